@@ -1,0 +1,173 @@
+//! The frames of a session, as decisions see them: parsed, typed, free of the wire.
+//!
+//! The shard turns protobuf into these and back; an arm or a field that the wire does not know
+//! never gets here. Bodies are `Bytes`: slices of what was received, never copied on the way.
+
+use bytes::Bytes;
+
+use crate::command::CommandState;
+use crate::ids::{
+    Attempt, CommandId, Credits, EventSeq, FrameRef, JournalId, LaneName, LaneSeq, SessionEpoch,
+};
+use crate::time::UnixMillis;
+
+/// The protocol number spoken by this gateway.
+pub const PROTOCOL: u32 = 1;
+
+/// What a node sends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeFrame {
+    Hello(Box<Hello>),
+    Heartbeat(Heartbeat),
+    CommandUpdate(CommandUpdate),
+    Credit(CreditChange),
+    Goodbye(Goodbye),
+    /// A durable frame of a kind that this gateway does not store; answered `Rejected`.
+    Unsupported(FrameRef),
+    /// A frame without an arm that this gateway knows, or one that asks for no answer.
+    Ignored,
+}
+
+/// The first frame of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    pub protocol: u32,
+    pub features: Vec<String>,
+    pub boot_id: String,
+    pub machine: String,
+    pub software_version: String,
+    pub role: String,
+    pub lanes: Vec<LaneCapacity>,
+    pub journal: Option<JournalId>,
+    pub known_commands: Vec<KnownCommand>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneCapacity {
+    pub lane: LaneName,
+    pub capacity: Credits,
+}
+
+/// A command that the node has and whose terminal state was not acked to it yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownCommand {
+    pub id: CommandId,
+    pub attempt: Attempt,
+    pub state: CommandState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    pub sequence: u64,
+}
+
+/// What a node reports of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandUpdate {
+    pub frame_ref: FrameRef,
+    pub id: CommandId,
+    pub attempt: Attempt,
+    /// Accepted, Running, Succeeded, Failed, Canceled or Refused.
+    pub state: CommandState,
+    pub progress: Option<String>,
+    pub result: Bytes,
+    pub error: Option<String>,
+    pub refusal: Option<Refusal>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: RefusalReason,
+    /// Whether the same command may be sent again later.
+    pub retryable: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalReason {
+    Unspecified,
+    LaneFull,
+    UnknownKind,
+    Expired,
+    StaleEpoch,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreditChange {
+    pub lane: LaneName,
+    pub capacity: Credits,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Goodbye {
+    pub reason: String,
+}
+
+/// What a gateway sends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GatewayFrame {
+    Welcome(Box<Welcome>),
+    Command(Box<Command>),
+    CancelCommand(CancelCommand),
+    Ack(Ack),
+    Rejected(Rejected),
+    Drain { reconnect_after_ms: u32 },
+    HeartbeatAck { sequence: u64, server_time: UnixMillis },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Welcome {
+    pub session_epoch: SessionEpoch,
+    pub heartbeat_interval_ms: u32,
+    pub server_time: UnixMillis,
+    pub journal: Option<JournalId>,
+    pub journal_acked: EventSeq,
+    pub frame_bytes: u32,
+    pub result_bytes: u32,
+    pub events_per_batch: u32,
+}
+
+/// A command as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    pub id: CommandId,
+    pub attempt: Attempt,
+    pub lane: LaneName,
+    pub seq: LaneSeq,
+    pub kind: String,
+    pub payload: Bytes,
+    pub not_after: Option<UnixMillis>,
+    pub session_epoch: SessionEpoch,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CancelCommand {
+    pub id: CommandId,
+    pub reason: String,
+}
+
+/// The answer to a stored frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ack {
+    pub frame_ref: FrameRef,
+    /// The state that is stored now.
+    pub state: CommandState,
+}
+
+/// The answer to a frame that was not stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    pub frame_ref: FrameRef,
+    pub code: RejectCode,
+    /// One sentence.
+    pub message: String,
+    pub retryable: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectCode {
+    UnknownCommand,
+    OldAttempt,
+    Invalid,
+    NotStorable,
+    Unsupported,
+}

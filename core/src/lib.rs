@@ -1,0 +1,19 @@
+//! Every decision of a gateway, without sockets, clocks, threads or a database.
+//!
+//! A machine takes inputs with `now` and gives outputs to be carried out: constructors, then
+//! `handle_*`, then `poll_*`, then getters. The shard drives `session`, the writer's thread drives
+//! `writer`, the simulator drives both. `seam` is what crosses between them, `store` what the
+//! writer asks of a database.
+
+pub mod admission;
+pub mod close;
+pub mod command;
+pub mod frame;
+pub mod ids;
+pub mod limits;
+pub mod mail;
+pub mod seam;
+pub mod session;
+pub mod store;
+pub mod time;
+pub mod writer;

@@ -1,0 +1,153 @@
+//! Every bound of a gateway, in one place, with the relations between them.
+//!
+//! What an operator may tune is in `Limits`, with the defaults of the TOML; what follows from the
+//! protocol is a constant. `Limits::check` holds the relations; a gateway whose limits break one
+//! does not start.
+//!
+//! Memory that load can make grow is at most, for one gateway:
+//! `to_writer_bytes + shards × (receive_bytes_per_shard) + streams × (session_inbox_bytes +
+//! session_outbox_bytes)`, and what is spoken to by few is far below it.
+
+use std::time::Duration;
+
+/// Longest text that a node may put into a field that is no id (progress, error, boot id, …).
+pub const MAX_TEXT_BYTES: usize = 4 << 10;
+/// Largest batch of any queue of the writer, in entries.
+pub const MAX_BATCH_ENTRIES: usize = 500;
+/// Lanes that one dispatch pass asks for.
+pub const MAX_LANES_PER_PASS: usize = 4096;
+/// Commands that one dispatch pass may claim.
+pub const MAX_CLAIMS_PER_PASS: usize = 1000;
+/// Credits of a lane that count; a larger capacity is taken as this.
+pub const MAX_LANE_CAPACITY: u32 = 1024;
+
+/// The tunable bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    pub frame_bytes: usize,
+    pub result_bytes: usize,
+    pub events_per_batch: usize,
+    pub lanes_per_node: usize,
+    pub known_commands: usize,
+    pub header_list_bytes: u32,
+    pub streams_per_connection: u32,
+    pub handshake_timeout: Duration,
+    pub hello_timeout: Duration,
+    pub streamless_timeout: Duration,
+    pub heartbeat_interval: Duration,
+    pub missed_heartbeats: u32,
+    /// How long a peer may read nothing of what waits for it.
+    pub send_timeout: Duration,
+    pub liveness_write_every: Duration,
+    /// Frames of one session that wait behind the durable one with the writer; past it the session
+    /// is not read.
+    pub session_inbox_frames: usize,
+    pub session_inbox_bytes: usize,
+    /// What may wait to be read by one peer; past it the peer is slow and is cut.
+    pub session_outbox_bytes: usize,
+    /// Partly received frames of one shard.
+    pub receive_bytes_per_shard: usize,
+    pub to_writer_messages: usize,
+    pub to_writer_bytes: usize,
+    pub to_shard_messages: usize,
+    pub handshakes_at_once: usize,
+    pub streams: usize,
+    pub pending_hellos: usize,
+    pub opens_per_second: u32,
+    pub opens_burst: u32,
+    pub batch_entries: usize,
+    pub batch_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            frame_bytes: 1 << 20,
+            result_bytes: 512 << 10,
+            events_per_batch: 1000,
+            lanes_per_node: 16,
+            known_commands: 4096,
+            header_list_bytes: 16 << 10,
+            streams_per_connection: 16,
+            handshake_timeout: Duration::from_secs(10),
+            hello_timeout: Duration::from_secs(10),
+            streamless_timeout: Duration::from_secs(15),
+            heartbeat_interval: Duration::from_secs(10),
+            missed_heartbeats: 3,
+            send_timeout: Duration::from_secs(10),
+            liveness_write_every: Duration::from_secs(30),
+            session_inbox_frames: 16,
+            session_inbox_bytes: 64 << 10,
+            session_outbox_bytes: 16 << 20,
+            receive_bytes_per_shard: 64 << 20,
+            to_writer_messages: 16_384,
+            to_writer_bytes: 64 << 20,
+            to_shard_messages: 16_384,
+            handshakes_at_once: 16,
+            streams: 10_000,
+            pending_hellos: 1_000,
+            opens_per_second: 200,
+            opens_burst: 200,
+            batch_entries: MAX_BATCH_ENTRIES,
+            batch_bytes: 16 << 20,
+        }
+    }
+}
+
+/// A relation between limits that does not hold; the sentence names both and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LimitsError(pub String);
+
+impl Limits {
+    /// Holds the relations between the bounds.
+    pub fn check(&self) -> Result<(), LimitsError> {
+        let relations: [(bool, &str); 8] = [
+            (
+                self.result_bytes < self.frame_bytes,
+                "a result must fit into a frame: raise sessions.frame_bytes",
+            ),
+            (self.frame_bytes <= self.receive_bytes_per_shard, "a frame must fit into shards.receive_bytes"),
+            (self.frame_bytes <= self.session_outbox_bytes, "a frame must fit into sessions.outbox_bytes"),
+            (self.result_bytes <= self.batch_bytes, "a result must fit into group_commit.batch_bytes"),
+            (self.batch_bytes <= self.to_writer_bytes, "a batch must fit into db_writer.queue_bytes"),
+            (
+                (1..=MAX_BATCH_ENTRIES).contains(&self.batch_entries),
+                "group_commit.batch_entries must be 1 to 500",
+            ),
+            (
+                self.pending_hellos <= self.streams,
+                "admission.max_pending_hellos must not exceed admission.max_streams",
+            ),
+            (
+                self.missed_heartbeats > 0 && !self.heartbeat_interval.is_zero(),
+                "sessions.heartbeat_interval and sessions.missed_heartbeats must not be zero",
+            ),
+        ];
+        match relations.iter().find(|(holds, _)| !holds) {
+            Some((_, sentence)) => Err(LimitsError((*sentence).to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// How long a session may be silent.
+    pub fn heartbeat_timeout(&self) -> Duration {
+        self.heartbeat_interval * self.missed_heartbeats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_hold_their_relations() {
+        assert_eq!(Limits::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_broken_relation_is_named() {
+        let limits = Limits { result_bytes: 2 << 20, ..Limits::default() };
+        assert!(limits.check().is_err_and(|error| error.0.contains("sessions.frame_bytes")));
+    }
+}

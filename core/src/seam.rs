@@ -1,0 +1,142 @@
+//! What crosses between a shard and the writer. The only two message types between those threads.
+//!
+//! 1. A shard never waits for the writer: it posts, goes on, and meets the answer in its mailbox.
+//! 2. For one session the order of messages is the order of what happened, both ways.
+//! 3. A session has at most one durable frame with the writer; `Stored` or `Rejected` answers it.
+//! 4. After `Closed` of a key nothing more is posted about that key by its shard; what the writer
+//!    still posts to it finds another serial in the slot and is dropped.
+
+use crate::close::CloseReason;
+use crate::command::CommandState;
+use crate::frame::{CancelCommand, Command, CommandUpdate, CreditChange, Hello, RejectCode};
+use crate::ids::{EventSeq, NodeId, SessionEpoch, SessionKey, ShardId};
+use crate::mail::Weigh;
+use crate::time::UnixMillis;
+
+/// Who a peer is, from its certificate alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub node: NodeId,
+    /// The `site/…` part of the SPIFFE URI.
+    pub site: String,
+    /// Upper-case hex, no separators.
+    pub certificate_serial: String,
+}
+
+/// From a shard to the writer.
+#[derive(Debug)]
+pub enum ToWriter {
+    Hello(Box<HelloRequest>),
+    Update(Box<UpdateRequest>),
+    Credit {
+        key: SessionKey,
+        node: NodeId,
+        change: CreditChange,
+    },
+    /// The node is alive; sent at most once per `sessions.liveness_write_every` and session.
+    Alive {
+        key: SessionKey,
+        node: NodeId,
+        epoch: SessionEpoch,
+    },
+    /// The session is over, for whatever reason. The last message of this key.
+    Closed {
+        key: SessionKey,
+        node: NodeId,
+    },
+    /// The shard has closed its listener and all its sessions. The last message of a shard.
+    ShardStopped {
+        shard: ShardId,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HelloRequest {
+    pub key: SessionKey,
+    pub identity: Identity,
+    pub hello: Hello,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpdateRequest {
+    pub key: SessionKey,
+    pub node: NodeId,
+    pub update: CommandUpdate,
+}
+
+/// From the writer to a shard.
+#[derive(Debug)]
+pub enum ToShard {
+    /// For one session of the shard.
+    Session { key: SessionKey, news: SessionNews },
+    /// Whether new sessions may be opened. `false` before the lease is held, fenced, stopping.
+    Serving(bool),
+    /// Every session ends for this reason (fenced, draining); the listener stays.
+    CloseAll(CloseReason),
+    /// Close the listener, end every session as `Stopping`, post what is owed, then `ShardStopped`.
+    Stop,
+}
+
+/// What the writer has to say to one session.
+#[derive(Debug)]
+pub enum SessionNews {
+    /// The Hello is durable.
+    Granted(Box<Granted>),
+    /// The durable frame with the writer is stored; the row's state now.
+    Stored {
+        state: CommandState,
+    },
+    /// The durable frame with the writer was not stored.
+    NotStored {
+        code: RejectCode,
+        message: String,
+        retryable: bool,
+    },
+    Commands(Vec<Command>),
+    Cancel(CancelCommand),
+    /// The session ends; also the answer to a Hello that was not granted.
+    Close(CloseReason),
+}
+
+/// What a durable Hello brings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Granted {
+    pub epoch: SessionEpoch,
+    pub server_time: UnixMillis,
+    pub journal_acked: EventSeq,
+    /// In order of seq, with the new epoch; sent right after `Welcome`.
+    pub replays: Vec<Command>,
+    /// Commands that someone wants canceled and that are not terminal.
+    pub cancels: Vec<CancelCommand>,
+}
+
+impl Weigh for ToWriter {
+    fn weight_bytes(&self) -> usize {
+        match self {
+            Self::Hello(request) => request.weight_bytes(),
+            Self::Update(request) => request.weight_bytes(),
+            Self::Credit { .. } | Self::Alive { .. } | Self::Closed { .. } | Self::ShardStopped { .. } => 0,
+        }
+    }
+}
+
+impl Weigh for HelloRequest {
+    fn weight_bytes(&self) -> usize {
+        let hello = &self.hello;
+        hello.lanes.len() * 96 + size_of_val(&hello.known_commands[..]) + 512
+    }
+}
+
+impl Weigh for UpdateRequest {
+    fn weight_bytes(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        self.update.result.len() + text(&self.update.progress) + text(&self.update.error) + 256
+    }
+}
+
+impl Weigh for ToShard {
+    // What goes down is bounded by credits, Hellos and acks in flight, not by this box.
+    fn weight_bytes(&self) -> usize {
+        0
+    }
+}

@@ -1,0 +1,320 @@
+//! What the writer asks of the database and what it hears back: the seam below the writer.
+//!
+//! A `Job` is one group commit of one queue; a store carries it out in a fixed number of round
+//! trips and answers with one `Outcome` of the same queue. PostgreSQL is one store; the reference
+//! model of the simulator is the other, and both must answer alike.
+//!
+//! 1. At most one job of a queue is in flight.
+//! 2. Answers are slot for slot: `outcomes[i]` is what became of `entries[i]`.
+//! 3. A job either commits whole, with its outcomes, or fails whole with a `StoreError`.
+//! 4. `Hellos` and `Dispatch` commit only while the lease of their proof is held, which the store
+//!    checks in the same transaction, under a lock.
+
+use std::time::Duration;
+
+use crate::close::CloseReason;
+use crate::command::CommandState;
+use crate::frame::{CancelCommand, Command};
+use crate::ids::{
+    Attempt, CommandId, Credits, EventSeq, GatewayId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
+};
+use crate::seam::{HelloRequest, UpdateRequest};
+use crate::time::UnixMillis;
+
+/// The queues of the writer; each has a connection and at most one commit in flight of its own, so
+/// that none waits for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Queue {
+    Lease,
+    Hellos,
+    Dispatch,
+    Updates,
+    /// Liveness and disconnects.
+    Presence,
+    /// What is polled: cancellations asked for.
+    Feed,
+}
+
+impl Queue {
+    /// Every queue.
+    pub const ALL: [Self; 6] =
+        [Self::Lease, Self::Hellos, Self::Dispatch, Self::Updates, Self::Presence, Self::Feed];
+
+    /// The queue's name in logs and metrics.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Hellos => "hellos",
+            Self::Dispatch => "dispatch",
+            Self::Updates => "updates",
+            Self::Presence => "presence",
+            Self::Feed => "feed",
+        }
+    }
+}
+
+/// Why a job did not commit, split by what the writer must do about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing was committed, and the same job may be tried again: the database is away,
+    /// overloaded, or chose this transaction as a victim.
+    #[error("not committed, may be retried: {0}")]
+    Retry(String),
+    /// Nothing was committed, and the same job will fail again: an entry in it is bad.
+    #[error("not committed, an entry is refused: {0}")]
+    Rejected(String),
+    /// The connection was lost at the commit: it may have happened.
+    #[error("the commit's outcome is unknown: {0}")]
+    OutcomeUnknown(String),
+    /// The database can't be worked with: wrong schema, missing rights.
+    #[error("the database can't be used: {0}")]
+    Fatal(String),
+}
+
+/// What proves that this process may route: the lease as it holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseProof {
+    pub gateway: GatewayId,
+    /// This process instance; see `LeaseJob::Acquire`.
+    pub owner: String,
+    pub epoch: LeaseEpoch,
+}
+
+/// One group commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Job {
+    Lease(LeaseJob),
+    Hellos {
+        proof: LeaseProof,
+        entries: Vec<HelloRequest>,
+    },
+    Dispatch {
+        proof: LeaseProof,
+        wants: Vec<LaneWant>,
+    },
+    /// Lanes whose in-flight commands must be read anew after an unknown outcome.
+    ReadLanes {
+        proof: LeaseProof,
+        lanes: Vec<LaneRead>,
+    },
+    Updates {
+        entries: Vec<UpdateRequest>,
+    },
+    Presence {
+        gateway: GatewayId,
+        entries: Vec<PresenceEntry>,
+    },
+    /// Cancellations asked for of commands in flight on sessions of this gateway.
+    Cancels {
+        gateway: GatewayId,
+    },
+}
+
+impl Job {
+    /// The queue that the job belongs to.
+    pub const fn queue(&self) -> Queue {
+        match self {
+            Self::Lease(_) => Queue::Lease,
+            Self::Hellos { .. } => Queue::Hellos,
+            Self::Dispatch { .. } | Self::ReadLanes { .. } => Queue::Dispatch,
+            Self::Updates { .. } => Queue::Updates,
+            Self::Presence { .. } => Queue::Presence,
+            Self::Cancels { .. } => Queue::Feed,
+        }
+    }
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Lease(Result<LeaseOutcome, StoreError>),
+    Hellos(Result<Routed<Vec<HelloOutcome>>, StoreError>),
+    Dispatch(Result<Routed<Vec<Claim>>, StoreError>),
+    LanesRead(Result<Routed<Vec<LaneState>>, StoreError>),
+    Updates(Result<Vec<UpdateOutcome>, StoreError>),
+    Presence(Result<Vec<PresenceOutcome>, StoreError>),
+    Cancels(Result<Vec<WantedCancel>, StoreError>),
+}
+
+impl Outcome {
+    /// The queue that the outcome belongs to.
+    pub const fn queue(&self) -> Queue {
+        match self {
+            Self::Lease(_) => Queue::Lease,
+            Self::Hellos(_) => Queue::Hellos,
+            Self::Dispatch(_) | Self::LanesRead(_) => Queue::Dispatch,
+            Self::Updates(_) => Queue::Updates,
+            Self::Presence(_) => Queue::Presence,
+            Self::Cancels(_) => Queue::Feed,
+        }
+    }
+}
+
+/// The answer of a routing transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Routed<T> {
+    Committed(T),
+    /// The lease of the proof is no longer held; nothing was committed.
+    LeaseLost,
+}
+
+// -- lease ---------------------------------------------------------------------------------------
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaseJob {
+    /// Takes the lease `gateway:<id>` where it is free, has expired, is this owner's, or belongs to
+    /// an owner whose text begins with `dead_owner_prefix` (a predecessor proven dead). Waits for
+    /// transactions of the previous owner that are still open. Writes the `gateways` row.
+    Acquire {
+        gateway: GatewayId,
+        owner: String,
+        dead_owner_prefix: Option<String>,
+        ttl: Duration,
+        row: GatewayRow,
+    },
+    /// Prolongs the lease and writes sessions and drain flag to `gateways`.
+    Renew { proof: LeaseProof, ttl: Duration, sessions: u32, draining: bool },
+    /// Ends the lease at once, so that a successor need not wait, and marks the gateway draining.
+    Release { proof: LeaseProof },
+}
+
+/// The `gateways` row, but for what changes with each renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayRow {
+    pub region: String,
+    pub internal_url: String,
+    pub version: String,
+    pub max_streams: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaseOutcome {
+    Held {
+        epoch: LeaseEpoch,
+    },
+    /// Another owner holds it (answer to Acquire and Renew).
+    HeldByOther {
+        owner: String,
+        expires_in: Duration,
+    },
+    Released,
+}
+
+// -- Hellos --------------------------------------------------------------------------------------
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HelloOutcome {
+    Granted(Box<HelloGrant>),
+    Refused(CloseReason),
+}
+
+/// What the Hello transaction committed and read for one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HelloGrant {
+    pub epoch: SessionEpoch,
+    pub server_time: UnixMillis,
+    /// Of the journal that the Hello named; 0 where none is stored.
+    pub journal_acked: EventSeq,
+    /// To be sent again, in order of seq: dispatched before, not terminal, not listed by the node.
+    pub replays: Vec<Command>,
+    /// All that takes credit now: the replays and what the node listed and is not terminal.
+    pub in_flight: Vec<InFlight>,
+    pub cancels: Vec<CancelCommand>,
+    /// For each lane of the Hello, in its order: a seq at or below which no first attempt is due.
+    pub cursors: Vec<LaneSeq>,
+    /// Whether the node has pending commands.
+    pub has_pending: bool,
+}
+
+/// A command that takes a credit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InFlight {
+    pub lane: LaneName,
+    pub id: CommandId,
+    pub attempt: Attempt,
+}
+
+// -- dispatch ------------------------------------------------------------------------------------
+
+/// One lane's wish in a dispatch pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneWant {
+    pub node: NodeId,
+    pub epoch: SessionEpoch,
+    pub lane: LaneName,
+    /// At most that many are claimed.
+    pub free: Credits,
+    /// First attempts at or below this seq are known to be gone.
+    pub cursor: LaneSeq,
+    /// For the row (`verify` needs them): the lane's capacity, and what is in flight before this pass.
+    pub capacity: Credits,
+    pub in_flight: Credits,
+}
+
+/// A command that a pass marked dispatched. In order of (node, seq) within an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub node: NodeId,
+    pub command: Command,
+    /// Whether it was found by the lane's cursor, which then moves to its seq (and not among the
+    /// deferred: delayed or refused before).
+    pub moves_cursor: bool,
+    /// How long ago it was enqueued, or came due.
+    pub waited: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneRead {
+    pub node: NodeId,
+    pub epoch: SessionEpoch,
+    pub lane: LaneName,
+}
+
+/// What is stored of a lane now; slot for slot with the lanes read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneState {
+    /// All in flight on the lane, with what is needed to send those that were never sent.
+    pub in_flight: Vec<Command>,
+    pub cursor: LaneSeq,
+}
+
+// -- updates -------------------------------------------------------------------------------------
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpdateOutcome {
+    /// Stored, now or before. The row is in `state` (which is not the reported one where another
+    /// terminal state came first), of `lane`; `retried` when a retryable refusal made it pending.
+    Stored {
+        state: CommandState,
+        lane: LaneName,
+        conflict: bool,
+    },
+    UnknownCommand,
+    OldAttempt {
+        current: Attempt,
+    },
+}
+
+// -- presence ------------------------------------------------------------------------------------
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PresenceEntry {
+    Alive { node: NodeId, epoch: SessionEpoch },
+    Disconnected { node: NodeId, epoch: SessionEpoch },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PresenceOutcome {
+    Written,
+    /// The node's session has another epoch or gateway by now.
+    Superseded,
+}
+
+// -- feed ----------------------------------------------------------------------------------------
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedCancel {
+    pub node: NodeId,
+    pub epoch: SessionEpoch,
+    pub cancel: CancelCommand,
+}
