@@ -1,0 +1,130 @@
+"""What any client of the database does with commands: enqueue, cancel, await. Plain SQL, one driver.
+
+Owns: every statement of the conformance script. Never: a write to a table of the gateway; only the
+published functions and the views are used.
+
+1. Each call is a transaction of its own (autocommit), as a simple client would have it.
+2. A result is awaited with LISTEN, and the view is read again after each notification.
+"""
+
+import time
+import uuid
+
+import psycopg
+
+from node import PATIENCE_S, StoryFailed
+
+DONE_CHANNEL = "gateway_command_done"
+TERMINAL = ("succeeded", "failed", "canceled", "expired", "refused")
+
+
+class Database:
+    """A connection of a client that owns no gateway."""
+
+    def __init__(self, url: str):
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._connection.execute(f"LISTEN {DONE_CHANNEL}")
+        self._enqueued = []
+
+    def enqueue(self, node_id: str, lane: str, payload=b"", kind="conformance", **more) -> uuid.UUID:
+        """Enqueues a command. `more` names further parameters of `enqueue_command`."""
+        arguments = {"node_id": node_id, "kind": kind, "payload": payload, "lane": lane, **more}
+        named = ", ".join(f"{name} => %({name})s" for name in arguments)
+        command_id = self._one(f"SELECT enqueue_command({named})", arguments)
+        self._enqueued.append(command_id)
+        return command_id
+
+    def enqueue_many(self, node_id: str, lane: str, count: int) -> list:
+        """Enqueues that many commands in one transaction, in order."""
+        rows = self._connection.execute(
+            "SELECT enqueue_command(node_id => %s, kind => 'conformance', payload => '', lane => %s)"
+            " FROM generate_series(1, %s)",
+            (node_id, lane, count),
+        ).fetchall()
+        ids = [row[0] for row in rows]
+        self._enqueued.extend(ids)
+        return ids
+
+    def enqueue_to_expire(self, node_id: str, lane: str, seconds: float) -> uuid.UUID:
+        """Enqueues a command that expires that many seconds from now, by the database's clock."""
+        command_id = self._one(
+            "SELECT enqueue_command(node_id => %s, kind => 'conformance', payload => '', lane => %s,"
+            " not_after => compute_now() + make_interval(secs => %s))",
+            (node_id, lane, seconds),
+        )
+        self._enqueued.append(command_id)
+        return command_id
+
+    def cancel(self, *command_ids: uuid.UUID) -> None:
+        """Asks that commands be canceled."""
+        self._connection.execute("SELECT cancel_command(id) FROM unnest(%s::uuid[]) AS id", (list(command_ids),))
+
+    def state(self, command_id: uuid.UUID) -> str:
+        return self.status(command_id)["state"]
+
+    def status(self, command_id: uuid.UUID) -> dict:
+        """The command's row of the view `command_status`."""
+        with self._connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+            row = cursor.execute("SELECT * FROM command_status WHERE id = %s", (command_id,)).fetchone()
+        if row is None:
+            raise StoryFailed(f"command_status has no row for {command_id}")
+        return row
+
+    def await_terminal(self, command_id: uuid.UUID, expected: str, timeout_s=PATIENCE_S) -> dict:
+        """Waits until the command is terminal, and in the expected state."""
+        deadline = time.monotonic() + timeout_s
+        while (row := self.status(command_id))["state"] not in TERMINAL:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise StoryFailed(f"{command_id} is still {row['state']} after {timeout_s:g} s")
+            for _ in self._connection.notifies(timeout=left, stop_after=1):
+                pass
+        if row["state"] != expected:
+            raise StoryFailed(f"{command_id} ended {row['state']}; expected {expected}")
+        return row
+
+    def await_notified(self, command_id: uuid.UUID, timeout_s=PATIENCE_S) -> None:
+        """Waits for the notification that names the command."""
+        for notification in self._connection.notifies(timeout=timeout_s):
+            if str(command_id) in notification.payload:
+                return
+        raise StoryFailed(f"{DONE_CHANNEL} did not name {command_id} within {timeout_s:g} s")
+
+    def await_not_after(self, command_id: uuid.UUID) -> None:
+        """Waits until the database's clock is past the command's `not_after`."""
+        left_s = "SELECT extract(epoch FROM not_after - compute_now())::float8 FROM command_status WHERE id = %s"
+        while (left := self._one(left_s, (command_id,))) >= 0:
+            self._connection.execute("SELECT pg_sleep(%s)", (left + 0.01,))
+
+    def await_disconnected(self, node_id: str, epoch: int, timeout_s=PATIENCE_S) -> None:
+        """Waits until the node's session of that epoch is marked disconnected."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            row = self._connection.execute(
+                "SELECT session_epoch, disconnected_at FROM node_sessions WHERE node_id = %s", (node_id,)
+            ).fetchone()
+            if row is not None and row[0] == epoch and row[1] is not None:
+                return
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"the session of epoch {epoch} is not marked disconnected: {row}")
+            # There is no notification for this; the bound above holds.
+            self._connection.execute("SELECT pg_sleep(0.05)")
+
+    def cancel_leftovers(self) -> None:
+        """Cancels what stories enqueued and did not finish, so that the next story starts clean."""
+        self._connection.execute(
+            "SELECT cancel_command(id) FROM command_status WHERE id = ANY(%s) AND state <> ALL(%s)",
+            (self._enqueued, list(TERMINAL)),
+        )
+        self._enqueued.clear()
+
+    def refusal_of(self, statement, arguments) -> str:
+        """The message with which the database refuses a statement."""
+        try:
+            self._connection.execute(statement, arguments)
+        except psycopg.Error as error:
+            return str(error).strip()
+        raise StoryFailed(f"the database took what it must refuse: {statement}")
+
+    def _one(self, statement, arguments):
+        return self._connection.execute(statement, arguments).fetchone()[0]
