@@ -20,6 +20,14 @@ pub const MAX_LANES_PER_PASS: usize = 4096;
 pub const MAX_CLAIMS_PER_PASS: usize = 1000;
 /// Credits of a lane that count; a larger capacity is taken as this.
 pub const MAX_LANE_CAPACITY: u32 = 1024;
+/// Feature names in a Hello.
+pub const MAX_FEATURES: usize = 64;
+/// Longest name of a feature.
+pub const MAX_FEATURE_BYTES: usize = 64;
+/// Frames rejected as invalid or not storable, with no good one between them, that end a session.
+pub const MAX_BAD_FRAMES_IN_A_ROW: u32 = 32;
+/// Answers that may wait to be sent to one node; past it the session is not read.
+pub const MAX_WAITING_ANSWERS: usize = 256;
 
 /// The tunable bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,89 +1,486 @@
 //! One session of one node, as a sans-IO machine.
 //!
-//! (Skeleton: the machine is still to be built.)
+//! It owns what a session may do and in which order. It never sees a socket or the database; it
+//! answers with what the writer said is durable. `lifecycle` is its table, `validation` what a frame
+//! may hold, `inbox` what waits, `vitals` when the node was heard.
+//!
+//! A driver gives it inputs, then polls `poll_to_writer`, `poll_frame` and `poll_end`, in that order,
+//! each until `None`. What can't be posted at once is kept and posted first later; the driver goes on
+//! reading as long as `wants_read` says so.
+//!
+//! 1. `Welcome` is the first frame to the node, then replays by seq, cancels, and all else.
+//! 2. At most one durable frame is with the writer; the next follows its answer, across kinds.
+//! 3. Durable frames are answered in order of arrival, each once, also those rejected here.
+//! 4. A heartbeat never waits behind a durable frame.
+//! 5. Once the session ended nothing is given out but the end, and `Closed` if the writer was told
+//!    of the session: once, and last.
+//! 6. What waits is bounded by `wants_read`; an idle session holds a few hundred bytes.
 
+mod inbox;
+mod lifecycle;
+mod membership;
+mod outbox;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod stories;
+mod validation;
+mod vitals;
+
+use std::mem;
 use std::sync::Arc;
 
 use crate::close::CloseReason;
-use crate::frame::{GatewayFrame, NodeFrame};
-use crate::ids::{SessionEpoch, SessionKey};
-use crate::limits::Limits;
-use crate::seam::{Identity, SessionNews, ToWriter};
+use crate::frame::{
+    Ack, Command, CommandUpdate, CreditChange, GatewayFrame, Hello, NodeFrame, RejectCode, Rejected,
+};
+use crate::ids::{FrameRef, JournalId, LaneName, NodeId, SessionEpoch, SessionKey};
+use crate::limits::{Limits, MAX_BAD_FRAMES_IN_A_ROW, MAX_WAITING_ANSWERS};
+use crate::seam::{Granted, HelloRequest, Identity, SessionNews, ToWriter, UpdateRequest};
 use crate::time::Moment;
+
+use inbox::{Item, LocalRefusal, SessionInbox};
+use lifecycle::{Ending, Event, Phase, Step};
+use membership::Membership;
+use outbox::SessionOutbox;
 
 /// A session, from the opening of its stream to its end.
 #[derive(Debug)]
-pub struct Session {}
+pub struct Session {
+    key: SessionKey,
+    node: NodeId,
+    limits: Arc<Limits>,
+    phase: Phase,
+    opened_at: Moment,
+    introduction: Introduction,
+    /// What `Welcome` repeats of the Hello.
+    journal: Option<JournalId>,
+    lanes: Box<[LaneName]>,
+    membership: Option<Membership>,
+    inbox: SessionInbox,
+    /// The durable frame that is with the writer.
+    in_flight: Option<FrameRef>,
+    outbox: SessionOutbox,
+    bad_frames_in_a_row: u32,
+    ignored_credits: u32,
+    ending: Option<CloseReason>,
+}
+
+/// What the writer knows of the session.
+#[derive(Debug)]
+enum Introduction {
+    /// Nothing: the Hello has not come.
+    Awaited(Box<Identity>),
+    /// Nothing yet: the Hello waits to be posted.
+    Ready(Box<HelloRequest>),
+    /// The Hello was posted, so `Closed` is owed.
+    Posted,
+    /// Nothing is owed to it.
+    Over,
+}
 
 impl Session {
     /// A stream was admitted; its first frame must be a Hello.
-    pub fn new(_key: SessionKey, _identity: Identity, _limits: Arc<Limits>, _now: Moment) -> Self {
-        todo!()
+    pub fn new(key: SessionKey, identity: Identity, limits: Arc<Limits>, now: Moment) -> Self {
+        Self {
+            key,
+            node: identity.node.clone(),
+            limits,
+            phase: Phase::Opening,
+            opened_at: now,
+            introduction: Introduction::Awaited(Box::new(identity)),
+            journal: None,
+            lanes: Box::default(),
+            membership: None,
+            inbox: SessionInbox::default(),
+            in_flight: None,
+            outbox: SessionOutbox::default(),
+            bad_frames_in_a_row: 0,
+            ignored_credits: 0,
+            ending: None,
+        }
     }
 
+    // -- inputs ----------------------------------------------------------------------------------
+
     /// The node sent a frame that took `bytes` on the wire.
-    pub fn handle_frame(&mut self, _frame: NodeFrame, _bytes: usize, _now: Moment) {
-        todo!()
+    pub fn handle_frame(&mut self, frame: NodeFrame, bytes: usize, now: Moment) {
+        let event = match &frame {
+            NodeFrame::Hello(_) => Event::Hello,
+            NodeFrame::Goodbye(_) => Event::Goodbye,
+            _ => Event::Frame,
+        };
+        if !self.take_event(event) {
+            return;
+        }
+        if let Some(membership) = &mut self.membership {
+            membership.vitals.handle_frame(&self.limits, now);
+        }
+        match frame {
+            NodeFrame::Hello(hello) => self.take_hello(hello),
+            NodeFrame::Heartbeat(heartbeat) => self.take_heartbeat(heartbeat.sequence, bytes, now),
+            NodeFrame::CommandUpdate(update) => self.take_update(update, bytes),
+            NodeFrame::Credit(change) => self.take_credit(change, bytes),
+            NodeFrame::Unsupported(frame_ref) => {
+                let message = "this gateway does not store frames of that kind".to_owned();
+                let refusal = LocalRefusal { frame_ref, code: RejectCode::Unsupported, message };
+                self.inbox.push(Item::Refused(Box::new(refusal)), bytes);
+            }
+            NodeFrame::Goodbye(_) | NodeFrame::Ignored => {}
+        }
+        self.settle(now);
     }
 
     /// The node closed its half of the stream: acks in flight are finished, then `Finished`.
-    pub fn handle_half_close(&mut self, _now: Moment) {
-        todo!()
+    pub fn handle_half_close(&mut self, now: Moment) {
+        self.take_event(Event::HalfClose);
+        self.settle(now);
     }
 
     /// The writer has news for this session.
-    pub fn handle_news(&mut self, _news: SessionNews, _now: Moment) {
-        todo!()
+    pub fn handle_news(&mut self, news: SessionNews, now: Moment) {
+        match news {
+            SessionNews::Granted(granted) => {
+                if self.take_event(Event::Granted) {
+                    self.take_grant(*granted, now);
+                }
+            }
+            SessionNews::Stored { state } => {
+                if let Some(frame_ref) = self.take_answer() {
+                    self.bad_frames_in_a_row = 0;
+                    self.outbox.push(GatewayFrame::Ack(Ack { frame_ref, state }));
+                }
+            }
+            SessionNews::NotStored { code, message, retryable } => {
+                if let Some(frame_ref) = self.take_answer() {
+                    self.reject(Rejected { frame_ref, code, message, retryable });
+                }
+            }
+            SessionNews::Commands(commands) => {
+                if self.take_event(Event::Order) {
+                    self.send_commands(commands);
+                }
+            }
+            SessionNews::Cancel(cancel) => {
+                if self.take_event(Event::Order) {
+                    self.outbox.push(GatewayFrame::CancelCommand(cancel));
+                }
+            }
+            SessionNews::Close(reason) => self.close(reason),
+        }
+        self.settle(now);
     }
 
-    /// The session must end: a malformed frame, the peer gone or slow, the gateway fenced or stopping.
-    pub fn handle_close(&mut self, _reason: CloseReason, _now: Moment) {
-        todo!()
+    /// The session must end: a malformed frame, the peer gone or slow, the gateway fenced or
+    /// stopping. It ends at once; what waits to be sent is dropped. An earlier end stays.
+    pub fn handle_close(&mut self, reason: CloseReason, _now: Moment) {
+        self.close(reason);
     }
 
     /// Time has passed; to be called at `next_deadline` or later.
-    pub fn handle_time(&mut self, _now: Moment) {
-        todo!()
+    pub fn handle_time(&mut self, now: Moment) {
+        self.settle(now);
+        if self.phase == Phase::Opening && now >= self.hello_due_at() {
+            self.take_event(Event::HelloLate);
+        }
+        if self.phase == Phase::Live
+            && let Some(membership) = &mut self.membership
+            && membership.vitals.handle_time(&self.limits, now)
+        {
+            self.take_event(Event::Silence);
+        }
     }
 
+    // -- outputs ---------------------------------------------------------------------------------
+
     /// What must be posted to the writer, in order. `Closed` is the last, and comes only for a
-    /// session whose Hello was posted.
+    /// session whose Hello was given out here.
     pub fn poll_to_writer(&mut self) -> Option<ToWriter> {
-        todo!()
+        if self.phase.is_over_for_writer() {
+            return self.poll_farewell();
+        }
+        if let Introduction::Ready(_) = self.introduction
+            && let Introduction::Ready(request) = mem::replace(&mut self.introduction, Introduction::Posted)
+        {
+            return Some(ToWriter::Hello(request));
+        }
+        if !self.phase.stores() {
+            return None;
+        }
+        if let Some(membership) = &mut self.membership
+            && membership.vitals.poll_write()
+        {
+            let epoch = membership.epoch;
+            return Some(ToWriter::Alive { key: self.key, node: self.node.clone(), epoch });
+        }
+        let message = self.poll_inbox();
+        self.advance();
+        // The item may have been the last that a finishing session owed.
+        message.or_else(|| self.phase.is_over_for_writer().then(|| self.poll_farewell()).flatten())
     }
 
     /// What must be sent to the node, in order.
     pub fn poll_frame(&mut self) -> Option<GatewayFrame> {
-        todo!()
+        let frame = self.outbox.pop()?;
+        self.advance();
+        Some(frame)
     }
 
     /// The end of the stream, once, after the last frame was polled.
     pub fn poll_end(&mut self) -> Option<CloseReason> {
-        todo!()
+        self.ending.take()
     }
+
+    // -- getters ---------------------------------------------------------------------------------
 
     /// Whether more of the node's bytes should be read now.
     pub fn wants_read(&self) -> bool {
-        todo!()
+        self.phase != Phase::Ended
+            && !self.inbox.is_full(&self.limits)
+            && self.outbox.answers() < MAX_WAITING_ANSWERS
     }
 
     /// When `handle_time` must be called next; it may move with each input.
     pub fn next_deadline(&self) -> Option<Moment> {
-        todo!()
+        match (self.phase, &self.membership) {
+            (Phase::Opening, _) => Some(self.hello_due_at()),
+            (Phase::Live, Some(membership)) if self.wants_read() => Some(membership.vitals.deadline()),
+            _ => None,
+        }
     }
 
-    /// Whether the Hello still waits for its outcome (for `Admission::handle_hello_done`).
+    /// Whether the Hello still waits for its outcome, from the opening of the stream on (for
+    /// `Admission::handle_hello_done`). Once `false` it stays so.
     pub fn hello_is_pending(&self) -> bool {
-        todo!()
+        self.phase.awaits_hello_outcome()
     }
 
     /// The session's epoch, once its Hello is durable.
     pub fn epoch(&self) -> Option<SessionEpoch> {
-        todo!()
+        self.membership.as_ref().map(|membership| membership.epoch)
     }
 
     /// The session's address.
     pub fn key(&self) -> SessionKey {
-        todo!()
+        self.key
+    }
+
+    /// The node of the session.
+    pub fn node(&self) -> &NodeId {
+        &self.node
+    }
+
+    /// How many frames wait to be sent to the node.
+    pub fn queued_frames(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// How many of `queued_frames` answer the node.
+    pub fn waiting_answers(&self) -> usize {
+        self.outbox.answers()
+    }
+
+    /// How many of the node's frames wait for the writer, beside the one that is with it.
+    pub fn inbox_frames(&self) -> usize {
+        self.inbox.len()
+    }
+
+    /// How many bytes of the wire those frames took.
+    pub fn inbox_bytes(&self) -> usize {
+        self.inbox.bytes()
+    }
+
+    /// How many credit changes named a lane that the Hello did not declare.
+    pub fn ignored_credits(&self) -> u32 {
+        self.ignored_credits
+    }
+
+    // -- what the node sent ----------------------------------------------------------------------
+
+    fn take_hello(&mut self, mut hello: Box<Hello>) {
+        if let Err(why) = validation::admit_hello(&mut hello, &self.limits) {
+            return self.close(CloseReason::Protocol(why));
+        }
+        let Introduction::Awaited(identity) = mem::replace(&mut self.introduction, Introduction::Over) else {
+            unreachable!("lifecycle: a Hello is taken only while it is awaited");
+        };
+        self.lanes = hello.lanes.iter().map(|lane| lane.lane.clone()).collect();
+        self.journal.clone_from(&hello.journal);
+        let request = HelloRequest { key: self.key, identity: *identity, hello: *hello };
+        self.introduction = Introduction::Ready(Box::new(request));
+    }
+
+    fn take_heartbeat(&mut self, sequence: u64, bytes: usize, now: Moment) {
+        match &self.membership {
+            Some(membership) => {
+                let server_time = membership.server_time(now);
+                self.outbox.push(GatewayFrame::HeartbeatAck { sequence, server_time });
+            }
+            None => self.inbox.push(Item::Heartbeat { sequence }, bytes),
+        }
+    }
+
+    fn take_update(&mut self, update: CommandUpdate, bytes: usize) {
+        let item = match validation::check_update(&update, &self.limits) {
+            Ok(()) => Item::Update(Box::new(update)),
+            Err(message) => Item::Refused(Box::new(LocalRefusal {
+                frame_ref: update.frame_ref,
+                code: RejectCode::Invalid,
+                message,
+            })),
+        };
+        self.inbox.push(item, bytes);
+    }
+
+    fn take_credit(&mut self, mut change: CreditChange, bytes: usize) {
+        if !self.lanes.contains(&change.lane) {
+            self.ignored_credits = self.ignored_credits.saturating_add(1);
+            return;
+        }
+        change.capacity = validation::clamp_capacity(change.capacity);
+        self.inbox.push(Item::Credit(change), bytes);
+    }
+
+    // -- what the writer said --------------------------------------------------------------------
+
+    fn take_grant(&mut self, granted: Granted, now: Moment) {
+        let membership = Membership::new(self.key, granted.epoch, granted.server_time, &self.limits, now);
+        let welcome = membership.welcome(self.journal.take(), granted.journal_acked, &self.limits);
+        self.membership = Some(membership);
+        self.outbox.push(GatewayFrame::Welcome(Box::new(welcome)));
+        if self.phase == Phase::Live {
+            self.send_commands(granted.replays);
+            for cancel in granted.cancels {
+                self.outbox.push(GatewayFrame::CancelCommand(cancel));
+            }
+        }
+        for sequence in self.inbox.take_heartbeats() {
+            self.outbox.push(GatewayFrame::HeartbeatAck { sequence, server_time: granted.server_time });
+        }
+    }
+
+    /// The ref of the durable frame whose outcome came, where the outcome still matters.
+    fn take_answer(&mut self) -> Option<FrameRef> {
+        if !self.take_event(Event::Answer) {
+            return None;
+        }
+        debug_assert!(self.in_flight.is_some(), "seam 3: an outcome without a durable frame with the writer");
+        self.in_flight.take()
+    }
+
+    // -- steps -----------------------------------------------------------------------------------
+
+    /// Takes the table's step for `event`. Whether the event is to be carried out.
+    fn take_event(&mut self, event: Event) -> bool {
+        match self.phase.on(event) {
+            Step::Stay => true,
+            Step::To(phase) => {
+                self.phase = phase;
+                true
+            }
+            Step::End(ending) => {
+                if let Some(reason) = ending.reason(&self.limits) {
+                    self.end(reason);
+                }
+                false
+            }
+            Step::Drop => false,
+            Step::Stray => {
+                debug_assert!(false, "lifecycle 3: {event:?} while {:?}", self.phase);
+                false
+            }
+        }
+    }
+
+    fn close(&mut self, reason: CloseReason) {
+        if self.phase.on(Event::Close) == Step::End(Ending::AsGiven) {
+            self.end(reason);
+        }
+    }
+
+    fn end(&mut self, reason: CloseReason) {
+        self.phase = Phase::Ended;
+        self.ending = Some(reason);
+        self.inbox.clear();
+        self.in_flight = None;
+        self.outbox.clear();
+        if !matches!(self.introduction, Introduction::Posted) {
+            self.introduction = Introduction::Over;
+        }
+    }
+
+    /// Does what needs no input: answers refused frames whose turn it is, notices that all is done.
+    fn advance(&mut self) {
+        while self.phase.stores() && self.in_flight.is_none() {
+            let Some(Item::Refused(refusal)) = self.inbox.pop_if(|item| matches!(item, Item::Refused(_)))
+            else {
+                break;
+            };
+            let LocalRefusal { frame_ref, code, message } = *refusal;
+            self.reject(Rejected { frame_ref, code, message, retryable: false });
+        }
+        if self.inbox.is_empty() && self.in_flight.is_none() {
+            self.take_event(Event::AllAnswered);
+        }
+        if self.outbox.is_empty() {
+            self.take_event(Event::AllTaken);
+        }
+    }
+
+    fn settle(&mut self, now: Moment) {
+        self.advance();
+        let reads = self.wants_read();
+        if let Some(membership) = &mut self.membership {
+            membership.vitals.handle_reading(reads, &self.limits, now);
+        }
+    }
+
+    fn send_commands(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            self.outbox.push(GatewayFrame::Command(Box::new(command)));
+        }
+    }
+
+    fn reject(&mut self, rejected: Rejected) {
+        let is_bad = matches!(rejected.code, RejectCode::Invalid | RejectCode::NotStorable);
+        self.outbox.push(GatewayFrame::Rejected(rejected));
+        if is_bad {
+            self.bad_frames_in_a_row += 1;
+            if self.bad_frames_in_a_row >= MAX_BAD_FRAMES_IN_A_ROW {
+                self.close(CloseReason::Protocol(format!(
+                    "{MAX_BAD_FRAMES_IN_A_ROW} frames in a row could not be stored; see their Rejected"
+                )));
+            }
+        }
+    }
+
+    fn poll_inbox(&mut self) -> Option<ToWriter> {
+        let writer_is_free = self.in_flight.is_none();
+        let item = self.inbox.pop_if(|item| match item {
+            // Not awaited: behind the frame that is with the writer its order is the mailbox's.
+            Item::Credit(_) => true,
+            Item::Update(_) => writer_is_free,
+            Item::Refused(_) | Item::Heartbeat { .. } => false,
+        })?;
+        let (key, node) = (self.key, self.node.clone());
+        match item {
+            Item::Credit(change) => Some(ToWriter::Credit { key, node, change }),
+            Item::Update(update) => {
+                self.in_flight = Some(update.frame_ref);
+                Some(ToWriter::Update(Box::new(UpdateRequest { key, node, update: *update })))
+            }
+            Item::Refused(_) | Item::Heartbeat { .. } => None,
+        }
+    }
+
+    fn poll_farewell(&mut self) -> Option<ToWriter> {
+        match mem::replace(&mut self.introduction, Introduction::Over) {
+            Introduction::Posted => Some(ToWriter::Closed { key: self.key, node: self.node.clone() }),
+            _ => None,
+        }
+    }
+
+    fn hello_due_at(&self) -> Moment {
+        self.opened_at + self.limits.hello_timeout
     }
 }

@@ -1,0 +1,128 @@
+//! What is wrong with what a node sent, before anyone else sees it.
+//!
+//! It looks at one frame alone: what depends on the database (unknown command, old attempt) is the
+//! writer's. A bad Hello ends its stream; a bad update is rejected alone.
+//!
+//! 1. What passes can be stored: every text is short and free of NUL, every number fits its column.
+//! 2. A sentence names the field, what it holds, what is allowed, and the limit's key if it has one.
+//! 3. No sentence repeats text of the node.
+
+use crate::command::CommandState;
+use crate::frame::{CommandUpdate, Hello, KnownCommand, PROTOCOL};
+use crate::ids::{Attempt, Credits};
+use crate::limits::{Limits, MAX_FEATURE_BYTES, MAX_FEATURES, MAX_LANE_CAPACITY, MAX_TEXT_BYTES};
+
+/// The highest attempt that its column holds.
+const MAX_ATTEMPT: u32 = i32::MAX as u32;
+
+/// Checks a Hello and brings its capacities within bounds. `Err` is the sentence for the node.
+pub(super) fn admit_hello(hello: &mut Hello, limits: &Limits) -> Result<(), String> {
+    if hello.protocol != PROTOCOL {
+        return Err(format!(
+            "Hello: this gateway speaks protocol {PROTOCOL}, the node speaks {}",
+            hello.protocol
+        ));
+    }
+    for (field, text) in [
+        ("boot_id", &hello.boot_id),
+        ("machine", &hello.machine),
+        ("software_version", &hello.software_version),
+        ("role", &hello.role),
+    ] {
+        check_text(field, text, MAX_TEXT_BYTES).map_err(|why| format!("Hello: {why}"))?;
+    }
+    check_count("features", hello.features.len(), MAX_FEATURES, None)?;
+    for feature in &hello.features {
+        check_text("features", feature, MAX_FEATURE_BYTES).map_err(|why| format!("Hello: {why}"))?;
+    }
+    admit_lanes(hello, limits)?;
+    check_known_commands(&hello.known_commands, limits)
+}
+
+fn admit_lanes(hello: &mut Hello, limits: &Limits) -> Result<(), String> {
+    check_count("lanes", hello.lanes.len(), limits.lanes_per_node, Some("sessions.lanes_per_node"))?;
+    for (index, lane) in hello.lanes.iter().enumerate() {
+        if hello.lanes[..index].iter().any(|earlier| earlier.lane == lane.lane) {
+            return Err(format!("Hello: lane {index} has the name of an earlier one; name each lane once"));
+        }
+    }
+    for lane in &mut hello.lanes {
+        lane.capacity = clamp_capacity(lane.capacity);
+    }
+    Ok(())
+}
+
+fn check_known_commands(known: &[KnownCommand], limits: &Limits) -> Result<(), String> {
+    check_count("known_commands", known.len(), limits.known_commands, Some("sessions.known_commands"))?;
+    for command in known {
+        check_attempt(command.attempt)
+            .map_err(|why| format!("Hello: known command {}: {why}", command.id))?;
+        if command.state == CommandState::Pending {
+            return Err(format!(
+                "Hello: known command {} is pending; a node knows only what was dispatched to it",
+                command.id
+            ));
+        }
+    }
+    // One id may stand here with two attempts: a refused one that was never acked, and the next.
+    let mut keys: Vec<_> = known.iter().map(|command| (command.id, command.attempt)).collect();
+    keys.sort_unstable();
+    match keys.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!(
+            "Hello: command {} attempt {} is listed twice; list each attempt once",
+            pair[0].0, pair[0].1
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Checks an update. `Err` is the sentence of its `Rejected`.
+pub(super) fn check_update(update: &CommandUpdate, limits: &Limits) -> Result<(), String> {
+    if !update.state.is_reportable() {
+        return Err(format!("a node can't report the state {}", update.state));
+    }
+    check_attempt(update.attempt)?;
+    if update.result.len() > limits.result_bytes {
+        return Err(format!(
+            "result is {} bytes long; at most {} are allowed (sessions.result_bytes)",
+            update.result.len(),
+            limits.result_bytes
+        ));
+    }
+    for (field, text) in [("progress", &update.progress), ("error", &update.error)] {
+        if let Some(text) = text {
+            check_text(field, text, MAX_TEXT_BYTES)?;
+        }
+    }
+    Ok(())
+}
+
+/// What counts of a capacity.
+pub(super) fn clamp_capacity(capacity: Credits) -> Credits {
+    capacity.min(Credits(MAX_LANE_CAPACITY))
+}
+
+fn check_count(field: &str, count: usize, max: usize, key: Option<&str>) -> Result<(), String> {
+    if count <= max {
+        return Ok(());
+    }
+    let key = key.map(|key| format!(" ({key})")).unwrap_or_default();
+    Err(format!("Hello: {field} holds {count} entries; at most {max} are allowed{key}"))
+}
+
+fn check_text(field: &str, text: &str, max: usize) -> Result<(), String> {
+    if text.len() > max {
+        return Err(format!("{field} is {} bytes long; at most {max} are allowed", text.len()));
+    }
+    match text.find('\0') {
+        Some(at) => Err(format!("{field} holds a NUL at byte {at}; no text may hold one")),
+        None => Ok(()),
+    }
+}
+
+fn check_attempt(attempt: Attempt) -> Result<(), String> {
+    if (1..=MAX_ATTEMPT).contains(&attempt.0) {
+        return Ok(());
+    }
+    Err(format!("attempt is {attempt}; it counts from 1 to {MAX_ATTEMPT}"))
+}
