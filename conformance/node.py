@@ -57,11 +57,12 @@ class Node:
         self._server_name = server_name
         self.boot_id = f"boot-{time.time_ns()}"
 
-    def channel(self) -> grpc.Channel:
+    def channel(self, options=()) -> grpc.Channel:
         """A connection of its own: no story shares one by accident."""
         certificate, key = (self.identity.certificate, self.identity.key) if self.identity else (None, None)
         credentials = grpc.ssl_channel_credentials(self._ca, key, certificate)
         options = [
+            *options,
             ("grpc.enable_retries", 0),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_send_message_length", -1),
@@ -71,9 +72,9 @@ class Node:
             options.append(("grpc.ssl_target_name_override", self._server_name))
         return grpc.secure_channel(self.endpoint, credentials, options)
 
-    def open(self, compression=grpc.Compression.NoCompression) -> "Session":
+    def open(self, compression=grpc.Compression.NoCompression, options=()) -> "Session":
         """Opens a stream and sends nothing."""
-        return Session(self.wire, self.channel(), compression)
+        return Session(self.wire, self.channel(options), compression)
 
     def hello(self, lanes=None, known=(), **more):
         """A `Hello` frame: `lanes` maps name to capacity, `known` lists (id, attempt, state name)."""
@@ -94,9 +95,9 @@ class Node:
             )
         )
 
-    def session(self, lanes=None, known=()) -> "Session":
+    def session(self, lanes=None, known=(), options=()) -> "Session":
         """Opens a stream, says Hello, and waits for `Welcome`."""
-        session = self.open()
+        session = self.open(options=options)
         try:
             session.send(self.hello(lanes, known))
             session.welcome = session.expect("welcome")
@@ -239,6 +240,12 @@ class Session:
         if code != grpc.StatusCode.OK and not end.details:
             raise StoryFailed(f"the stream ended with {code.name} and no sentence that says why")
         return end
+
+    def must_stay_open(self, seconds: float) -> None:
+        """Fails if the stream ends within that time."""
+        with self._news:
+            if self._news.wait_for(lambda: self._end is not None, seconds):
+                raise StoryFailed(f"the stream ended with {self._end}")
 
     @property
     def epoch(self) -> int:

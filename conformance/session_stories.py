@@ -44,12 +44,28 @@ def heartbeat_ack(world: World):
 
 
 @story
+def keepalive_pings_are_permitted(world: World):
+    """The PINGs of a stock client with keep-alive, one a second, end nothing."""
+    with world.node.session(options=[("grpc.keepalive_time_ms", 1000)]) as session:
+        # A PING goes out after each second in which nothing came; the bound is on the story's side.
+        session.must_stay_open(seconds=3.5)
+        session.heartbeat(1)
+
+
+@story
 def wrong_first_frame(world: World):
     """A stream whose first frame is not Hello ends INVALID_ARGUMENT."""
     pb = world.wire.pb
     with world.node.open() as session:
         session.send(pb.NodeFrame(heartbeat=pb.Heartbeat(sequence=1)))
         session.must_end(Code.INVALID_ARGUMENT)
+
+
+@story
+def silent_stream_is_ended(world: World):
+    """A stream that stays silent is ended INVALID_ARGUMENT, within some ten seconds."""
+    with world.node.open() as session:
+        session.must_end(Code.INVALID_ARGUMENT, timeout_s=30)
 
 
 @story
