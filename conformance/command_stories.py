@@ -251,6 +251,32 @@ def cancel_is_repeated_at_the_next_hello(world: World):
 
 
 @story
+def the_same_idempotency_key_is_the_same_command(world: World):
+    """An enqueue that is repeated with its key gives the first command's id, and one command runs."""
+    lane = world.lane()
+    with world.node.session({lane: 2}) as session:
+        id = world.enqueue(lane, idempotency_key=lane)
+        again = world.enqueue(lane, idempotency_key=lane)
+        check(again == id, f"the second enqueue gave {again}, the first {id}")
+        session.expect_command(id)
+        session.report_stored(id, "SUCCEEDED")
+        after = world.enqueue(lane, idempotency_key=lane)
+        check(after == id, "the key of a command that is done gave a new one")
+
+
+@story
+def a_rolled_back_enqueue_never_was(world: World):
+    """A command exists if and only if its client's transaction commits."""
+    lane = world.lane()
+    with world.node.session({lane: 2}) as session:
+        id = world.database.enqueue_and_roll_back(world.node.identity.node_id, lane)
+        witness = world.enqueue(lane)
+        session.expect_command(witness)
+        session.report_stored(witness, "SUCCEEDED")
+        check(not session.was_sent(id), "a command of a rolled-back transaction was sent")
+
+
+@story
 def enqueue_refuses_what_could_never_be_delivered(world: World):
     """An unknown node and a payload over the limit are refused in the client's own transaction."""
     statement = "SELECT enqueue_command(node_id => %s, kind => 'conformance', payload => %s, lane => 'x')"

@@ -19,45 +19,44 @@ TERMINAL = ("succeeded", "failed", "canceled", "expired", "refused")
 
 
 class Database:
-    """A connection of a client that owns no gateway."""
+    """A connection of a client that owns no gateway. Commands go by (node id, id)."""
 
     def __init__(self, url: str):
         self._connection = psycopg.connect(url, autocommit=True)
         self._connection.execute(f"LISTEN {DONE_CHANNEL}")
-        self._enqueued = []
+        self._node_of = {}
 
     def enqueue(self, node_id: str, lane: str, payload=b"", kind="conformance", **more) -> uuid.UUID:
         """Enqueues a command. `more` names further parameters of `enqueue_command`."""
-        arguments = {"node_id": node_id, "kind": kind, "payload": payload, "lane": lane, **more}
+        arguments = {"node_id": node_id, "kind": kind, "payload": payload, "lane": lane, "notify": True, **more}
         named = ", ".join(f"{name} => %({name})s" for name in arguments)
         command_id = self._one(f"SELECT enqueue_command({named})", arguments)
-        self._enqueued.append(command_id)
+        self._node_of[command_id] = node_id
         return command_id
 
     def enqueue_many(self, node_id: str, lane: str, count: int) -> list:
         """Enqueues that many commands in one transaction, in order."""
-        rows = self._connection.execute(
-            "SELECT enqueue_command(node_id => %s, kind => 'conformance', payload => '', lane => %s)"
-            " FROM generate_series(1, %s)",
-            (node_id, lane, count),
-        ).fetchall()
-        ids = [row[0] for row in rows]
-        self._enqueued.extend(ids)
-        return ids
+        with self._connection.transaction():
+            return [self.enqueue(node_id, lane) for _ in range(count)]
 
-    def enqueue_to_expire(self, node_id: str, lane: str, seconds: float) -> uuid.UUID:
-        """Enqueues a command that expires that many seconds from now, by the database's clock."""
-        command_id = self._one(
-            "SELECT enqueue_command(node_id => %s, kind => 'conformance', payload => '', lane => %s,"
-            " not_after => compute_now() + make_interval(secs => %s))",
-            (node_id, lane, seconds),
-        )
-        self._enqueued.append(command_id)
+    def enqueue_and_roll_back(self, node_id: str, lane: str) -> uuid.UUID:
+        """Enqueues a command in a transaction that does not commit."""
+        with self._connection.transaction(force_rollback=True):
+            command_id = self.enqueue(node_id, lane)
+        del self._node_of[command_id]
         return command_id
+
+    def clock_plus(self, seconds: float):
+        """A date by the database's clock."""
+        return self._one("SELECT compute_now() + make_interval(secs => %s)", (seconds,))
 
     def cancel(self, *command_ids: uuid.UUID) -> None:
         """Asks that commands be canceled."""
-        self._connection.execute("SELECT cancel_command(id) FROM unnest(%s::uuid[]) AS id", (list(command_ids),))
+        with self._connection.transaction():
+            for command_id in command_ids:
+                self._connection.execute(
+                    "SELECT cancel_command(node_id => %s, id => %s)", (self._node_of[command_id], command_id)
+                )
 
     def state(self, command_id: uuid.UUID) -> str:
         return self.status(command_id)["state"]
@@ -65,7 +64,9 @@ class Database:
     def status(self, command_id: uuid.UUID) -> dict:
         """The command's row of the view `command_status`."""
         with self._connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-            row = cursor.execute("SELECT * FROM command_status WHERE id = %s", (command_id,)).fetchone()
+            row = cursor.execute(
+                "SELECT * FROM command_status WHERE node_id = %s AND id = %s", (self._node_of[command_id], command_id)
+            ).fetchone()
         if row is None:
             raise StoryFailed(f"command_status has no row for {command_id}")
         return row
@@ -92,8 +93,8 @@ class Database:
 
     def await_not_after(self, command_id: uuid.UUID) -> None:
         """Waits until the database's clock is past the command's `not_after`."""
-        left_s = "SELECT extract(epoch FROM not_after - compute_now())::float8 FROM command_status WHERE id = %s"
-        while (left := self._one(left_s, (command_id,))) >= 0:
+        not_after = self.status(command_id)["not_after"]
+        while (left := self._one("SELECT extract(epoch FROM %s - compute_now())::float8", (not_after,))) >= 0:
             self._connection.execute("SELECT pg_sleep(%s)", (left + 0.01,))
 
     def await_disconnected(self, node_id: str, epoch: int, timeout_s=PATIENCE_S) -> None:
@@ -112,11 +113,8 @@ class Database:
 
     def cancel_leftovers(self) -> None:
         """Cancels what stories enqueued and did not finish, so that the next story starts clean."""
-        self._connection.execute(
-            "SELECT cancel_command(id) FROM command_status WHERE id = ANY(%s) AND state <> ALL(%s)",
-            (self._enqueued, list(TERMINAL)),
-        )
-        self._enqueued.clear()
+        self.cancel(*[id for id in self._node_of if self.state(id) not in TERMINAL])
+        self._node_of.clear()
 
     def refusal_of(self, statement, arguments) -> str:
         """The message with which the database refuses a statement."""

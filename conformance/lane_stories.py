@@ -79,7 +79,9 @@ def lane_not_declared(world: World):
         id = world.enqueue(lane)
         _witness(world, session, open_lane)
         check(not session.was_sent(id), "a command came on a lane that was not declared")
-        check(world.database.state(id) == "pending", f"it is {world.database.state(id)}; expected pending")
+        row = world.database.status(id)
+        check(row["state"] == "pending", f"it is {row['state']}; expected pending")
+        check("lane" in row["waits_for"], f"it is said to wait because {row['waits_for']!r}; expected its lane")
     with world.node.session({lane: 1}) as session:
         session.expect_command(id)
         session.report_stored(id, "SUCCEEDED")
@@ -90,11 +92,25 @@ def not_after_is_sent_along(world: World):
     """A command with a time limit carries it, in milliseconds of the server's clock."""
     lane = world.lane()
     with world.node.session({lane: 1}) as session:
-        id = world.database.enqueue_to_expire(world.node.identity.node_id, lane, seconds=600)
+        id = world.enqueue(lane, not_after=world.database.clock_plus(600))
         command = session.expect_command(id)
         ahead_ms = command.not_after_unix_ms - session.welcome.server_unix_ms
         check(500_000 < ahead_ms < 700_000, f"not_after is {ahead_ms} ms ahead of Welcome; enqueued 600 s ahead")
         session.report_stored(id, "SUCCEEDED")
+
+
+@story
+def not_before_delays(world: World):
+    """A delayed command comes when it is due, and blocks nothing meanwhile."""
+    lane = world.lane()
+    with world.node.session({lane: 1}) as session:
+        due = world.database.clock_plus(1.5)
+        delayed = world.enqueue(lane, not_before=due)
+        _witness(world, session, lane)
+        check(not session.was_sent(delayed), "a command was sent before its not_before")
+        session.expect_command(delayed)
+        check(world.database.clock_plus(0) >= due, "a command was sent before its not_before")
+        session.report_stored(delayed, "SUCCEEDED")
 
 
 @story
@@ -104,7 +120,7 @@ def expired_is_never_sent(world: World):
     with world.node.session({lane: 1}) as session:
         first = world.enqueue(lane)
         session.expect_command(first)
-        late = world.database.enqueue_to_expire(world.node.identity.node_id, lane, seconds=0.5)
+        late = world.enqueue(lane, not_after=world.database.clock_plus(0.5))
         behind = world.enqueue(lane)
         world.database.await_not_after(late)
         session.report_stored(first, "SUCCEEDED")
