@@ -1,14 +1,58 @@
 //! The writer's decisions: which jobs go to the database, and what their outcomes mean for whom.
 //!
-//! (Skeleton: the machine is still to be built.)
+//! Owns the lease, the directory of live sessions, the ledger of credits and the queues of group
+//! commits, each a room of its own; this file is the way in and the way out. What outcomes mean is
+//! in `outcomes`, how it ends in `stop`.
+//!
+//! 1. No answer before its commit; every durable frame that was taken is answered once, unless its
+//!    session is over or a fence came between.
+//! 2. At most one job of a queue is in flight; its outcome is waited for even after a fence, and
+//!    then means nothing but that the queue is free again (a Hello that was granted all the same
+//!    is written as disconnected).
+//! 3. Routing jobs leave only while the lease is held. A fence forgets sessions, credits and what
+//!    is not acked, and tells every shard.
+//! 4. To one session, messages are in the order of what happened.
+//! 5. Bytes of a message are released when its outcome is known or it is dropped, once.
 
+mod backoff;
+mod batch;
+mod cancels;
+mod directory;
+mod dispatch;
+mod hellos;
+mod lanes;
+mod lease;
+mod outcomes;
+mod presence;
+mod settlement;
+mod stop;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod updates;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ids::{GatewayId, NodeId, ShardId};
+pub use self::backoff::QueueHealth;
+use self::batch::GroupQueue;
+use self::cancels::CancelFeed;
+use self::directory::{Directory, LiveSession};
+use self::dispatch::Dispatch;
+use self::hellos::{HelloClosed, Hellos};
+use self::lanes::{Ledger, Look};
+use self::lease::{Lease, LeaseChange, LeaseWish};
+use self::presence::Presence;
+use self::stop::Stop;
+use crate::close::CloseReason;
+use crate::frame::CreditChange;
+use crate::ids::{GatewayId, LeaseEpoch, NodeId, SessionEpoch, SessionKey, ShardId};
 use crate::limits::Limits;
-use crate::seam::{ToShard, ToWriter};
-use crate::store::{GatewayRow, Job, Outcome};
+use crate::mail::Weigh;
+use crate::seam::{HelloRequest, SessionNews, ToShard, ToWriter, UpdateRequest};
+use crate::store::{GatewayRow, Job, LeaseJob, LeaseProof, Outcome, PresenceEntry, Queue};
 use crate::time::Moment;
 
 /// What the writer needs to know of its gateway.
@@ -40,73 +84,376 @@ pub enum Phase {
     Stopped,
 }
 
+/// What the writer has counted since it began; for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriterCounts {
+    pub hellos_granted: u64,
+    pub hellos_refused: u64,
+    pub sessions_superseded: u64,
+    pub dispatch_passes: u64,
+    pub commands_claimed: u64,
+    pub updates_stored: u64,
+    /// A terminal state was reported after another one had been stored.
+    pub update_conflicts: u64,
+    pub updates_not_stored: u64,
+    pub fences: u64,
+}
+
 /// The machine of the writer's thread.
 #[derive(Debug)]
-pub struct Writer {}
+pub struct Writer {
+    config: WriterConfig,
+    lease: Lease,
+    directory: Directory,
+    ledger: Ledger,
+    hellos: Hellos,
+    dispatch: Dispatch,
+    updates: GroupQueue<UpdateRequest>,
+    presence: Presence,
+    cancels: CancelFeed,
+    stop: Stop,
+    next_poll: Option<Moment>,
+    to_shard: VecDeque<(ShardId, ToShard)>,
+    released_bytes: usize,
+    counts: WriterCounts,
+}
 
 impl Writer {
     /// A writer that holds no lease yet; its first job is to acquire it.
-    pub fn new(_config: WriterConfig, _now: Moment) -> Self {
-        todo!()
+    pub fn new(config: WriterConfig, now: Moment) -> Self {
+        Self {
+            lease: Lease::new(config.lease_ttl, config.lease_renew_every, now),
+            directory: Directory::default(),
+            ledger: Ledger::default(),
+            hellos: Hellos::new(),
+            dispatch: Dispatch::new(),
+            updates: GroupQueue::new(),
+            presence: Presence::new(),
+            cancels: CancelFeed::new(),
+            stop: Stop::new(config.shards),
+            next_poll: None,
+            to_shard: VecDeque::new(),
+            released_bytes: 0,
+            counts: WriterCounts::default(),
+            config,
+        }
     }
 
     /// A shard posted this.
-    pub fn handle_message(&mut self, _message: ToWriter, _now: Moment) {
-        todo!()
+    pub fn handle_message(&mut self, message: ToWriter, now: Moment) {
+        self.observe_time(now);
+        match message {
+            ToWriter::Hello(request) => self.take_hello(*request),
+            ToWriter::Update(request) => self.take_update(*request),
+            ToWriter::Credit { key, change, .. } => self.take_credit(key, change),
+            ToWriter::Alive { key, node, epoch } => self.take_alive(key, node, epoch),
+            ToWriter::Closed { key, .. } => self.take_closed(key),
+            ToWriter::ShardStopped { shard } => self.stop.handle_shard_stopped(shard),
+        }
+        self.advance_stop(now);
     }
 
     /// A job's outcome. `started` is when the job was handed to the store.
-    pub fn handle_outcome(&mut self, _outcome: Outcome, _started: Moment, _now: Moment) {
-        todo!()
+    pub fn handle_outcome(&mut self, outcome: Outcome, started: Moment, now: Moment) {
+        // The lease's own outcome first: it may be the renewal that the look at the time misses.
+        if let Outcome::Lease(outcome) = outcome {
+            let change = self.lease.handle_outcome(outcome, started, now);
+            self.follow_lease(change);
+            self.observe_time(now);
+        } else {
+            self.observe_time(now);
+            self.take_outcome(outcome, now);
+        }
+        self.advance_stop(now);
     }
 
     /// A notification: these nodes have new commands or cancellations (`None`: look at all).
-    pub fn handle_poke(&mut self, _node: Option<&NodeId>, _now: Moment) {
-        todo!()
+    pub fn handle_poke(&mut self, node: Option<&NodeId>, now: Moment) {
+        self.observe_time(now);
+        match node {
+            None => self.ledger.mark_all(),
+            Some(node) => {
+                let Some(session) = self.directory.of_node(node) else { return };
+                for lane in &session.lanes {
+                    self.ledger.mark(*lane, Look::Urgent);
+                }
+            }
+        }
+        self.cancels.want_look();
     }
 
     /// Time has passed; to be called at `next_deadline` or later.
-    pub fn handle_time(&mut self, _now: Moment) {
-        todo!()
+    pub fn handle_time(&mut self, now: Moment) {
+        self.observe_time(now);
+        if self.next_poll.is_some_and(|due| now >= due) {
+            self.ledger.mark_all();
+            self.cancels.want_look();
+            self.next_poll = (self.directory.len() > 0).then(|| now + self.config.poll_every);
+        }
+        self.advance_stop(now);
     }
 
     /// The process must end in good order.
-    pub fn handle_stop(&mut self, _now: Moment) {
-        todo!()
+    pub fn handle_stop(&mut self, now: Moment) {
+        self.observe_time(now);
+        if !self.stop.begin(now) {
+            return;
+        }
+        // Their sessions end as `Stopping`; what is granted all the same is written as disconnected.
+        self.released_bytes += self.hellos.forsake();
+        for shard in self.shards() {
+            self.to_shard.push_back((shard, ToShard::Stop));
+        }
+        self.advance_stop(now);
     }
 
     /// The next job for a store, of a queue that has none in flight.
-    pub fn poll_job(&mut self, _now: Moment) -> Option<Job> {
-        todo!()
+    pub fn poll_job(&mut self, now: Moment) -> Option<Job> {
+        if self.phase() == Phase::Stopped {
+            return None;
+        }
+        self.poll_lease_job(now)
+            .or_else(|| self.poll_routing_job(now))
+            .or_else(|| {
+                let entries = self.updates.poll_batch(&self.config.limits, now)?;
+                Some(Job::Updates { entries })
+            })
+            .or_else(|| {
+                let entries = self.presence.poll_batch(&self.config.limits, now)?;
+                Some(Job::Presence { gateway: self.config.gateway.clone(), entries })
+            })
+            .or_else(|| {
+                let look = self.may_route() && self.directory.len() > 0 && self.cancels.poll_look(now);
+                look.then(|| Job::Cancels { gateway: self.config.gateway.clone() })
+            })
     }
 
     /// The next message for a shard, in order.
     pub fn poll_to_shard(&mut self) -> Option<(ShardId, ToShard)> {
-        todo!()
+        self.to_shard.pop_front()
     }
 
     /// Bytes of messages that are done with since the last call, to be released to their box.
     pub fn poll_released_bytes(&mut self) -> usize {
-        todo!()
+        std::mem::take(&mut self.released_bytes)
     }
 
     /// Whether more messages of the shards should be taken now.
     pub fn wants_messages(&self) -> bool {
-        todo!()
+        self.hellos.queue().len() + self.updates.len() < self.config.limits.to_writer_messages
     }
 
-    /// When `handle_time` must be called next; it may move with each input.
+    /// When `handle_time` must be called next; it may move with each input. `poll_job` may have a
+    /// job then that it did not have before.
     pub fn next_deadline(&self) -> Option<Moment> {
-        todo!()
+        if self.phase() == Phase::Stopped {
+            return None;
+        }
+        let routing = self.may_route().then(|| {
+            let dispatch = self.dispatch.next_deadline(&self.ledger);
+            let hellos = self.hellos.queue().next_deadline();
+            let cancels = self.cancels.next_deadline().filter(|_| self.directory.len() > 0);
+            [dispatch, hellos, cancels, self.next_poll].into_iter().flatten().min()
+        });
+        let always = [
+            self.lease.next_deadline(self.lease_aim()),
+            self.updates.next_deadline(),
+            self.presence.queue().next_deadline(),
+            self.stop.next_deadline(),
+            routing.flatten(),
+        ];
+        always.into_iter().flatten().min()
     }
 
     /// Where the writer is in its life.
     pub fn phase(&self) -> Phase {
-        todo!()
+        match (&self.stop, self.lease.is_held()) {
+            (stop, _) if stop.is_over() => Phase::Stopped,
+            (stop, _) if stop.is_begun() => Phase::Stopping,
+            (_, true) => Phase::Serving,
+            (_, false) => Phase::Waiting,
+        }
     }
 
     /// Sessions with a durable Hello.
     pub fn sessions(&self) -> usize {
-        todo!()
+        self.directory.len()
+    }
+
+    /// The epoch of the lease, while it is held.
+    pub fn lease_epoch(&self) -> Option<LeaseEpoch> {
+        self.lease.epoch()
+    }
+
+    /// How a queue is doing.
+    pub fn queue_health(&self, queue: Queue) -> &QueueHealth {
+        match queue {
+            Queue::Lease => self.lease.backoff().health(),
+            Queue::Hellos => self.hellos.queue().backoff().health(),
+            Queue::Dispatch => self.dispatch.backoff().health(),
+            Queue::Updates => self.updates.backoff().health(),
+            Queue::Presence => self.presence.queue().backoff().health(),
+            Queue::Feed => self.cancels.backoff().health(),
+        }
+    }
+
+    /// Entries of a queue that wait for a batch; lanes that wait for a pass.
+    pub fn queue_len(&self, queue: Queue) -> usize {
+        match queue {
+            Queue::Lease | Queue::Feed => 0,
+            Queue::Hellos => self.hellos.queue().len(),
+            Queue::Dispatch => self.ledger.waiting(Look::Urgent) + self.ledger.waiting(Look::Patrol),
+            Queue::Updates => self.updates.len(),
+            Queue::Presence => self.presence.queue().len(),
+        }
+    }
+
+    /// What was counted since the writer began.
+    pub fn counts(&self) -> WriterCounts {
+        self.counts
+    }
+
+    // -- messages ------------------------------------------------------------------------------------
+
+    fn take_hello(&mut self, request: HelloRequest) {
+        if self.may_route() {
+            self.hellos.push(request);
+            return;
+        }
+        // Its shard has been told to close it; this is for one that slipped through between.
+        let reason = if self.stop.is_begun() { CloseReason::Stopping } else { CloseReason::Fenced };
+        self.released_bytes += request.weight_bytes();
+        self.tell(request.key, SessionNews::Close(reason));
+    }
+
+    fn take_update(&mut self, request: UpdateRequest) {
+        if self.lease.is_held() {
+            // Of a session that was superseded too: the report is as true, and storing is idempotent.
+            self.updates.push(request);
+        } else {
+            self.released_bytes += request.weight_bytes();
+        }
+    }
+
+    fn take_credit(&mut self, key: SessionKey, change: CreditChange) {
+        let Some(session) = self.directory.get(key) else {
+            self.hellos.handle_credit(key, change, self.config.limits.lanes_per_node);
+            return;
+        };
+        // A lane that the Hello did not declare has no commands, whatever its credit.
+        if let Some(lane) = self.ledger.find(&session.lanes, &change.lane) {
+            self.ledger.set_capacity(lane, change.capacity);
+        }
+    }
+
+    fn take_alive(&mut self, key: SessionKey, node: NodeId, epoch: SessionEpoch) {
+        if self.directory.get(key).is_some_and(|session| session.epoch == epoch) {
+            self.presence.push(PresenceEntry::Alive { node, epoch });
+        }
+    }
+
+    fn take_closed(&mut self, key: SessionKey) {
+        match self.hellos.handle_closed(key) {
+            HelloClosed::Dropped(bytes) => self.released_bytes += bytes,
+            HelloClosed::Awaited => {}
+            HelloClosed::Unknown => {
+                if let Some(session) = self.directory.remove(key) {
+                    self.part_from(session);
+                }
+            }
+        }
+    }
+
+    /// A session that left the directory for no newer one: its lanes close, and it is written.
+    fn part_from(&mut self, session: LiveSession) {
+        self.ledger.close(&session.lanes);
+        self.presence.push(PresenceEntry::Disconnected { node: session.node, epoch: session.epoch });
+    }
+
+    // -- jobs ----------------------------------------------------------------------------------------
+
+    fn poll_lease_job(&mut self, now: Moment) -> Option<Job> {
+        let wish = self.lease.poll_wish(self.lease_aim(), now)?;
+        let job = match wish {
+            LeaseWish::Acquire => LeaseJob::Acquire {
+                gateway: self.config.gateway.clone(),
+                owner: self.config.owner.clone(),
+                dead_owner_prefix: self.config.dead_owner_prefix.clone(),
+                ttl: self.config.lease_ttl,
+                row: self.config.row.clone(),
+            },
+            LeaseWish::Renew(epoch) => LeaseJob::Renew {
+                proof: self.proof(epoch),
+                ttl: self.config.lease_ttl,
+                sessions: u32::try_from(self.directory.len()).unwrap_or(u32::MAX),
+                draining: self.stop.is_begun(),
+            },
+            LeaseWish::Release(epoch) => LeaseJob::Release { proof: self.proof(epoch) },
+        };
+        Some(Job::Lease(job))
+    }
+
+    fn poll_routing_job(&mut self, now: Moment) -> Option<Job> {
+        let epoch = self.lease.epoch().filter(|_| self.may_route())?;
+        if let Some(entries) = self.hellos.poll_batch(&self.config.limits, now) {
+            return Some(Job::Hellos { proof: self.proof(epoch), entries });
+        }
+        let proof = self.proof(epoch);
+        let job = self.dispatch.poll_job(&mut self.ledger, proof, now)?;
+        self.counts.dispatch_passes += u64::from(matches!(job, Job::Dispatch { .. }));
+        Some(job)
+    }
+
+    fn proof(&self, epoch: LeaseEpoch) -> LeaseProof {
+        LeaseProof { gateway: self.config.gateway.clone(), owner: self.config.owner.clone(), epoch }
+    }
+
+    // -- the lease -----------------------------------------------------------------------------------
+
+    /// Whether new sessions and commands may be routed.
+    fn may_route(&self) -> bool {
+        self.lease.is_held() && !self.stop.is_begun()
+    }
+
+    fn observe_time(&mut self, now: Moment) {
+        let change = self.lease.handle_time(now);
+        self.follow_lease(change);
+    }
+
+    fn follow_lease(&mut self, change: LeaseChange) {
+        match change {
+            LeaseChange::Nothing => {}
+            LeaseChange::Serve if self.stop.is_begun() => {}
+            LeaseChange::Serve => {
+                for shard in self.shards() {
+                    self.to_shard.push_back((shard, ToShard::Serving(true)));
+                }
+            }
+            LeaseChange::Fence => self.fence(),
+        }
+    }
+
+    fn fence(&mut self) {
+        self.counts.fences += 1;
+        for shard in self.shards() {
+            self.to_shard.push_back((shard, ToShard::Serving(false)));
+            self.to_shard.push_back((shard, ToShard::CloseAll(CloseReason::Fenced)));
+        }
+        for session in self.directory.take_all() {
+            self.part_from(session);
+        }
+        self.released_bytes += self.hellos.forsake();
+        self.released_bytes += self.updates.forsake().iter().map(Weigh::weight_bytes).sum::<usize>();
+        self.dispatch.forsake();
+        self.cancels.forsake();
+        self.next_poll = None;
+    }
+
+    fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
+        (0..self.config.shards).map(ShardId)
+    }
+
+    fn tell(&mut self, key: SessionKey, news: SessionNews) {
+        self.to_shard.push_back((key.shard, ToShard::Session { key, news }));
     }
 }

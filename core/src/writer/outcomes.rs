@@ -1,0 +1,256 @@
+//! What an outcome means, queue by queue: who is told, what enters and leaves the directory and the
+//! ledger, and what goes again.
+//!
+//! 1. An error is handled by what the caller must do: `Retry` and `OutcomeUnknown` go again (every
+//!    job but a dispatch is idempotent; a dispatch's lanes are read first), `Rejected` is bisected
+//!    until one entry is to blame, `Fatal` goes again at the slowest pace.
+//! 2. An outcome from before a fence is dropped here, but for Hellos that were granted: those are
+//!    written as disconnected.
+
+use super::Writer;
+use super::batch::Setback;
+use super::directory::LiveSession;
+use super::dispatch::Deliveries;
+use super::hellos::Answered;
+use super::lanes::Look;
+use super::settlement::Settlement;
+use crate::close::CloseReason;
+use crate::frame::RejectCode;
+use crate::ids::{LaneSeq, SessionKey};
+use crate::mail::Weigh;
+use crate::seam::{Granted, SessionNews, UpdateRequest};
+use crate::store::{
+    Claim, HelloGrant, HelloOutcome, LaneState, Outcome, PresenceEntry, PresenceOutcome, Routed, StoreError,
+    UpdateOutcome, WantedCancel,
+};
+use crate::time::Moment;
+
+/// Entries that no batch could store, after which their session is cut: each costs many commits.
+const BAD_ENTRIES_OF_A_SESSION: u32 = 8;
+
+impl Writer {
+    pub(super) fn take_outcome(&mut self, outcome: Outcome, now: Moment) {
+        match outcome {
+            Outcome::Lease(_) => {}
+            Outcome::Hellos(Ok(Routed::Committed(outcomes))) => self.take_hello_outcomes(outcomes, now),
+            Outcome::Hellos(Ok(Routed::LeaseLost)) => {
+                let (counts, bytes) = self.hellos.handle_lease_lost();
+                self.released_bytes += bytes;
+                self.routing_refused(counts, now);
+            }
+            Outcome::Hellos(Err(error)) => self.take_hello_error(&error, now),
+            Outcome::Dispatch(Ok(Routed::Committed(claims))) => self.take_claims(claims),
+            Outcome::LanesRead(Ok(Routed::Committed(states))) => self.take_lanes_read(states),
+            Outcome::Dispatch(Ok(Routed::LeaseLost)) | Outcome::LanesRead(Ok(Routed::LeaseLost)) => {
+                let counts = self.dispatch.handle_lease_lost();
+                self.routing_refused(counts, now);
+            }
+            Outcome::Dispatch(Err(error)) | Outcome::LanesRead(Err(error)) => {
+                self.dispatch.handle_failed(&error, &mut self.ledger, now);
+            }
+            Outcome::Updates(Ok(outcomes)) => self.take_update_outcomes(outcomes),
+            Outcome::Updates(Err(error)) => self.take_update_error(&error, now),
+            Outcome::Presence(Ok(outcomes)) => self.take_presence_outcomes(&outcomes),
+            Outcome::Presence(Err(error)) => self.presence.handle_failed(&error, now),
+            Outcome::Cancels(Ok(wanted)) => self.take_wanted_cancels(wanted, now),
+            Outcome::Cancels(Err(error)) => self.cancels.handle_failed(&error, now),
+        }
+    }
+
+    fn routing_refused(&mut self, counts: bool, now: Moment) {
+        if counts {
+            let change = self.lease.handle_routing_refused(now);
+            self.follow_lease(change);
+        }
+    }
+
+    // -- Hellos --------------------------------------------------------------------------------------
+
+    fn take_hello_outcomes(&mut self, outcomes: Vec<HelloOutcome>, now: Moment) {
+        let answered = self.hellos.handle_committed(outcomes.len());
+        for (hello, outcome) in answered.into_iter().zip(outcomes) {
+            self.released_bytes += hello.request.weight_bytes();
+            match outcome {
+                HelloOutcome::Granted(grant) if hello.wanted => self.grant(hello, *grant, now),
+                HelloOutcome::Granted(grant) => {
+                    let node = hello.request.identity.node;
+                    self.presence.push(PresenceEntry::Disconnected { node, epoch: grant.epoch });
+                }
+                HelloOutcome::Refused(reason) => {
+                    self.counts.hellos_refused += 1;
+                    if hello.wanted {
+                        self.tell(hello.request.key, SessionNews::Close(reason));
+                    }
+                }
+            }
+        }
+    }
+
+    fn grant(&mut self, hello: Answered, grant: HelloGrant, now: Moment) {
+        let Answered { request, overlap, credits, .. } = hello;
+        let (key, node) = (request.key, request.identity.node);
+        let mut lanes = Vec::with_capacity(request.hello.lanes.len());
+        for (slot, announced) in request.hello.lanes.into_iter().enumerate() {
+            if self.ledger.find(&lanes, &announced.lane).is_some() {
+                continue;
+            }
+            let capacity = credits.get(&announced.lane).copied().unwrap_or(announced.capacity);
+            let cursor = grant.cursors.get(slot).copied().unwrap_or(LaneSeq(0));
+            lanes.push(self.ledger.open((key, &node, grant.epoch), announced.lane, capacity, cursor));
+        }
+        for held in &grant.in_flight {
+            if let Some(lane) = self.ledger.find(&lanes, &held.lane) {
+                self.ledger.debit(lane, held.id, held.attempt);
+            }
+        }
+        overlap.apply(&node, &lanes, &mut self.ledger);
+        if grant.has_pending {
+            lanes.iter().for_each(|lane| self.ledger.mark(*lane, Look::Urgent));
+        }
+        self.counts.hellos_granted += 1;
+        let session = LiveSession { key, node, epoch: grant.epoch, lanes, bad_entries: 0 };
+        if let Some(older) = self.directory.enter(session) {
+            self.counts.sessions_superseded += 1;
+            self.ledger.close(&older.lanes);
+            self.tell(older.key, SessionNews::Close(CloseReason::Superseded));
+        }
+        if self.next_poll.is_none() {
+            self.next_poll = Some(now + self.config.poll_every);
+        }
+        self.cancels.note_told(key, &grant.cancels, now);
+        let granted = Granted {
+            epoch: grant.epoch,
+            server_time: grant.server_time,
+            journal_acked: grant.journal_acked,
+            replays: grant.replays,
+            cancels: grant.cancels,
+        };
+        self.tell(key, SessionNews::Granted(Box::new(granted)));
+    }
+
+    fn take_hello_error(&mut self, error: &StoreError, now: Moment) {
+        let (bad, bytes) = self.hellos.handle_failed(error, now);
+        self.released_bytes += bytes;
+        if let Some((hello, sentence)) = bad {
+            self.counts.hellos_refused += 1;
+            self.released_bytes += hello.request.weight_bytes();
+            if hello.wanted {
+                let reason = CloseReason::Protocol(format!("the Hello can't be stored: {sentence}"));
+                self.tell(hello.request.key, SessionNews::Close(reason));
+            }
+        }
+    }
+
+    // -- dispatch ------------------------------------------------------------------------------------
+
+    fn take_claims(&mut self, claims: Vec<Claim>) {
+        self.counts.commands_claimed += claims.len() as u64;
+        let deliveries = self.dispatch.handle_claims(claims, &mut self.ledger, &self.directory);
+        self.deliver(deliveries);
+    }
+
+    fn take_lanes_read(&mut self, states: Vec<LaneState>) {
+        let deliveries = self.dispatch.handle_lanes_read(states, &mut self.ledger, &self.directory);
+        self.deliver(deliveries);
+    }
+
+    fn deliver(&mut self, deliveries: Deliveries) {
+        for (key, commands) in deliveries {
+            self.tell(key, SessionNews::Commands(commands));
+        }
+    }
+
+    // -- updates -------------------------------------------------------------------------------------
+
+    fn take_update_outcomes(&mut self, outcomes: Vec<UpdateOutcome>) {
+        let (entries, forsaken) = self.updates.handle_committed(outcomes.len());
+        for (request, outcome) in entries.into_iter().zip(outcomes) {
+            self.released_bytes += request.weight_bytes();
+            if !forsaken {
+                self.settle(request, outcome);
+            }
+        }
+    }
+
+    fn settle(&mut self, request: UpdateRequest, outcome: UpdateOutcome) {
+        let UpdateRequest { key, node, update } = request;
+        match outcome {
+            UpdateOutcome::Stored { state, lane, conflict } => {
+                self.counts.updates_stored += 1;
+                self.counts.update_conflicts += u64::from(conflict);
+                let settlement = Settlement { node, lane, id: update.id, attempt: update.attempt, state };
+                if let Some(session) = self.directory.of_node(&settlement.node) {
+                    settlement.apply(&session.lanes, &mut self.ledger);
+                }
+                self.hellos.handle_settlement(&settlement);
+                self.dispatch.handle_settlement(&settlement);
+                self.tell(key, SessionNews::Stored { state });
+            }
+            UpdateOutcome::UnknownCommand => {
+                let message = format!("command {} is not one of this node", update.id);
+                self.not_stored(key, RejectCode::UnknownCommand, message);
+            }
+            UpdateOutcome::OldAttempt { current } => {
+                let message = format!(
+                    "attempt {} of command {} is over; it is at {current}",
+                    update.attempt, update.id
+                );
+                self.not_stored(key, RejectCode::OldAttempt, message);
+            }
+        }
+    }
+
+    fn not_stored(&mut self, key: SessionKey, code: RejectCode, message: String) {
+        self.counts.updates_not_stored += 1;
+        self.tell(key, SessionNews::NotStored { code, message, retryable: false });
+    }
+
+    fn take_update_error(&mut self, error: &StoreError, now: Moment) {
+        match self.updates.handle_failed(error, now) {
+            Setback::GoesAgain => {}
+            Setback::Forsaken(entries) => {
+                self.released_bytes += entries.iter().map(Weigh::weight_bytes).sum::<usize>();
+            }
+            Setback::Bad(request, sentence) => {
+                self.released_bytes += request.weight_bytes();
+                self.not_stored(request.key, RejectCode::NotStorable, sentence);
+                self.count_bad_entry(request.key);
+            }
+        }
+    }
+
+    fn count_bad_entry(&mut self, key: SessionKey) {
+        let Some(session) = self.directory.get_mut(key) else { return };
+        session.bad_entries += 1;
+        if session.bad_entries == BAD_ENTRIES_OF_A_SESSION {
+            let reason = "the session keeps sending what can't be stored".to_owned();
+            self.tell(key, SessionNews::Close(CloseReason::Protocol(reason)));
+        }
+    }
+
+    // -- presence and feed ---------------------------------------------------------------------------
+
+    fn take_presence_outcomes(&mut self, outcomes: &[PresenceOutcome]) {
+        let entries = self.presence.handle_committed(outcomes.len());
+        for (entry, outcome) in entries.into_iter().zip(outcomes) {
+            let (PresenceEntry::Alive { node, epoch }, PresenceOutcome::Superseded) = (entry, outcome) else {
+                continue;
+            };
+            let Some(key) = self.directory.of_epoch(&node, epoch).map(|session| session.key) else {
+                continue;
+            };
+            if let Some(session) = self.directory.remove(key) {
+                self.counts.sessions_superseded += 1;
+                self.ledger.close(&session.lanes);
+                self.tell(key, SessionNews::Close(CloseReason::Superseded));
+            }
+        }
+    }
+
+    fn take_wanted_cancels(&mut self, wanted: Vec<WantedCancel>, now: Moment) {
+        let told = self.cancels.handle_wanted(wanted, &self.directory, now);
+        for (key, cancel) in told {
+            self.tell(key, SessionNews::Cancel(cancel));
+        }
+    }
+}

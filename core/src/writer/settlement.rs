@@ -1,0 +1,62 @@
+//! Stored updates that overtake a snapshot.
+//!
+//! Queues commit and answer independently, so a Hello or a reading of lanes may have looked at rows
+//! before an update changed them, and be heard of after it. What was stored meanwhile is kept here,
+//! and applied on top of the older snapshot. Owns that, and nothing else.
+//!
+//! 1. Of a command only the last stored state counts: updates are heard of in the order of commits.
+//! 2. What is kept is bounded by the commands in flight when the snapshot's job left.
+
+use std::collections::BTreeMap;
+
+use super::lanes::{LaneId, Ledger};
+use crate::command::CommandState;
+use crate::ids::{Attempt, CommandId, LaneName, NodeId};
+
+/// A durable state of a command, as an update left or found it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settlement {
+    pub(super) node: NodeId,
+    pub(super) lane: LaneName,
+    pub(super) id: CommandId,
+    pub(super) attempt: Attempt,
+    pub(super) state: CommandState,
+}
+
+impl Settlement {
+    /// Enters it into the ledger: a debit (adoption) while in flight, else a credit.
+    pub(super) fn apply(&self, lanes: &[LaneId], ledger: &mut Ledger) {
+        let Some(lane) = ledger.find(lanes, &self.lane) else { return };
+        if self.state.is_in_flight() {
+            ledger.debit(lane, self.id, self.attempt);
+        } else {
+            ledger.credit(lane, self.id, self.attempt);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Overlap {
+    settled: BTreeMap<CommandId, Settlement>,
+}
+
+impl Overlap {
+    pub(super) fn note(&mut self, settlement: &Settlement) {
+        self.settled.insert(settlement.id, settlement.clone());
+    }
+
+    pub(super) fn is_terminal(&self, id: CommandId) -> bool {
+        self.settled.get(&id).is_some_and(|settlement| settlement.state.is_terminal())
+    }
+
+    /// Enters what was settled of this node on top of an older snapshot.
+    pub(super) fn apply(&self, node: &NodeId, lanes: &[LaneId], ledger: &mut Ledger) {
+        for settlement in self.settled.values().filter(|settlement| settlement.node == *node) {
+            settlement.apply(lanes, ledger);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.settled.clear();
+    }
+}

@@ -1,0 +1,143 @@
+//! The way to a good end: shards first, then what they left to be written, then the lease.
+//!
+//! Owns the order and the bounds in time. Never hurries a commit: it only stops waiting for it.
+//!
+//! 1. The lease is released when all shards have stopped and nothing of theirs is left to write.
+//! 2. A shard that does not stop is waited for `SHARDS_TAKE_AT_MOST`, a database that is away
+//!    `FLUSH_TAKES_AT_MOST` after that; then the thread may end all the same: the lease runs out by
+//!    itself, and what was not acked is sent again by the nodes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Writer;
+use super::lease::LeaseAim;
+use crate::ids::ShardId;
+use crate::time::Moment;
+
+const SHARDS_TAKE_AT_MOST: Duration = Duration::from_secs(10);
+const FLUSH_TAKES_AT_MOST: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StopState {
+    NotBegun,
+    Shards { until: Moment },
+    Flush { until: Moment },
+    Release { until: Moment },
+    Over,
+}
+
+#[derive(Debug)]
+pub(super) struct Stop {
+    state: StopState,
+    running: BTreeSet<ShardId>,
+}
+
+impl Stop {
+    pub(super) fn new(shards: u16) -> Self {
+        Self { state: StopState::NotBegun, running: (0..shards).map(ShardId).collect() }
+    }
+
+    /// Whether this call began it.
+    pub(super) fn begin(&mut self, now: Moment) -> bool {
+        let first = self.state == StopState::NotBegun;
+        if first {
+            self.state = StopState::Shards { until: now + SHARDS_TAKE_AT_MOST };
+        }
+        first
+    }
+
+    pub(super) fn handle_shard_stopped(&mut self, shard: ShardId) {
+        self.running.remove(&shard);
+    }
+
+    /// Steps on as far as it goes.
+    fn advance(&mut self, flushed: bool, lease_given_up: bool, now: Moment) {
+        loop {
+            let next = match self.state {
+                StopState::Shards { until } if self.running.is_empty() || now >= until => {
+                    StopState::Flush { until: now + FLUSH_TAKES_AT_MOST }
+                }
+                StopState::Flush { until } | StopState::Release { until } if now >= until => StopState::Over,
+                StopState::Flush { until } if flushed => StopState::Release { until },
+                StopState::Release { .. } if lease_given_up => StopState::Over,
+                _ => return,
+            };
+            self.state = next;
+        }
+    }
+
+    pub(super) fn is_begun(&self) -> bool {
+        self.state != StopState::NotBegun
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.state == StopState::Over
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        match self.state {
+            StopState::NotBegun | StopState::Over => None,
+            StopState::Shards { until } | StopState::Flush { until } | StopState::Release { until } => {
+                Some(until)
+            }
+        }
+    }
+}
+
+impl Writer {
+    /// To be called after each input: a stop that waits for something may have it now.
+    pub(super) fn advance_stop(&mut self, now: Moment) {
+        if self.stop.is_begun() {
+            let flushed = self.updates.is_idle()
+                && self.presence.queue().is_idle()
+                && self.hellos.queue().is_idle()
+                && !self.dispatch.is_in_flight();
+            self.stop.advance(flushed, self.lease.is_given_up(), now);
+        }
+    }
+
+    pub(super) fn lease_aim(&self) -> LeaseAim {
+        match self.stop.state {
+            StopState::NotBegun => LeaseAim::Hold,
+            StopState::Shards { .. } | StopState::Flush { .. } => LeaseAim::Keep,
+            StopState::Release { .. } | StopState::Over => LeaseAim::Release,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::default() + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_stop_waits_for_shards_then_writes_then_the_lease() {
+        let mut stop = Stop::new(2);
+        assert!(stop.begin(at(0)));
+        assert!(!stop.begin(at(1)));
+        stop.handle_shard_stopped(ShardId(0));
+        stop.advance(true, true, at(1));
+        assert_eq!(stop.state, StopState::Shards { until: at(10) });
+        stop.handle_shard_stopped(ShardId(1));
+        stop.advance(false, false, at(2));
+        assert_eq!(stop.state, StopState::Flush { until: at(7) });
+        stop.advance(true, false, at(3));
+        assert_eq!(stop.state, StopState::Release { until: at(7) });
+        stop.advance(true, true, at(4));
+        assert!(stop.is_over());
+    }
+
+    #[test]
+    fn nothing_is_waited_for_without_end() {
+        let mut stop = Stop::new(1);
+        stop.begin(at(0));
+        stop.advance(false, false, at(10));
+        assert_eq!(stop.state, StopState::Flush { until: at(15) });
+        stop.advance(false, false, at(15));
+        assert!(stop.is_over());
+    }
+}

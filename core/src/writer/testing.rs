@@ -1,0 +1,56 @@
+//! Small makers of ids and messages for the tests of this room.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::frame::{Hello, LaneCapacity};
+use crate::ids::{CommandId, Credits, LaneName, NodeId, SessionKey, ShardId};
+use crate::seam::{HelloRequest, Identity};
+use crate::store::StoreError;
+use crate::time::Moment;
+
+pub(crate) fn at(millis: u64) -> Moment {
+    Moment::default() + Duration::from_millis(millis)
+}
+
+pub(crate) fn node(name: &str) -> NodeId {
+    NodeId::new(name).expect("a node id")
+}
+
+pub(crate) fn lane(name: &str) -> LaneName {
+    LaneName::new(name).expect("a lane name")
+}
+
+pub(crate) fn key(slot: u32) -> SessionKey {
+    SessionKey { shard: ShardId((slot % 2) as u16), slot, serial: 1 }
+}
+
+pub(crate) fn command_id(number: u128) -> CommandId {
+    CommandId(Uuid::from_u128(number))
+}
+
+pub(crate) fn away() -> StoreError {
+    StoreError::Retry("the database is away".into())
+}
+
+pub(crate) fn hello(name: &str, slot: u32, lanes: &[(&str, u32)]) -> HelloRequest {
+    let identity =
+        Identity { node: node(name), site: "test".into(), certificate_serial: format!("{slot:04X}") };
+    let lanes = lanes
+        .iter()
+        .map(|(name, capacity)| LaneCapacity { lane: lane(name), capacity: Credits(*capacity) })
+        .collect();
+    let hello = Hello {
+        protocol: 1,
+        features: Vec::new(),
+        boot_id: "boot".into(),
+        machine: "machine".into(),
+        software_version: "1".into(),
+        role: "node".into(),
+        lanes,
+        journal: None,
+        known_commands: Vec::new(),
+    };
+    HelloRequest { key: key(slot), identity, hello }
+}

@@ -1,0 +1,21 @@
+//! Command updates as entries of a group commit.
+//!
+//! 1. Of one command, at most one update is in a batch, and they commit in order of arrival: what
+//!    an update does depends on the row that the one before it left.
+
+use super::batch::Entry;
+use crate::ids::CommandId;
+use crate::mail::Weigh;
+use crate::seam::UpdateRequest;
+
+impl Entry for UpdateRequest {
+    type Exclusive = CommandId;
+
+    fn exclusive(&self) -> CommandId {
+        self.update.id
+    }
+
+    fn bytes(&self) -> usize {
+        self.weight_bytes()
+    }
+}
