@@ -1,0 +1,207 @@
+//! A simulated node: what the protocol asks of a node daemon, over real TCP, TLS and HTTP/2.
+//!
+//! It dials, says Hello, beats, executes commands (or pretends to, see `Behaviour`), reports each
+//! until it was acked, and dials again by the rules. It keeps what a daemon keeps over sessions;
+//! what it did goes to an append-only log. Thousands of them live in one process: one task each.
+//!
+//! 1. One session at a time, but for a moment while a drained one is replaced.
+//! 2. Executions go on while there is no session.
+//! 3. A dropped `Node` cuts its connection, as a dead machine does.
+
+mod call;
+mod end;
+mod journal;
+mod memory;
+mod observer;
+mod redial;
+mod session;
+mod task;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use gateway_proto::v1::{NodeFrame, RefusalReason};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+pub use self::call::{Arrival, Call, Target};
+pub use self::end::{End, EndKind};
+pub use self::journal::{ExecutionLog, LogEvent, LogLine};
+pub use self::memory::{Memory, Settled, Verdict, is_terminal, state_name};
+pub use self::observer::{NoObserver, NodeEvent, NodeEvents, NotSeen, Observed, Observer, ReceivedCommand};
+pub use self::redial::{Redial, RedialBounds, Redialer};
+
+/// How commands are executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Execution {
+    /// Accepted and finished in one go.
+    Instantly,
+    /// Finished that much later.
+    After(Duration),
+    /// Accepted; finished when `Node::release` says so.
+    Held,
+    /// Refused.
+    Refused { reason: RefusalReason, retryable: bool },
+    /// Fails at once with this error.
+    Failing(String),
+}
+
+/// How a node behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Behaviour {
+    pub execution: Execution,
+    /// Whether `running` is reported between accepted and finished.
+    pub reports_running: bool,
+    /// Whether updates are sent at all; what was withheld is sent when this is turned on.
+    pub reports: bool,
+    /// Whether it beats.
+    pub heartbeats: bool,
+    /// Whether it reads its stream.
+    pub reads: bool,
+    /// The result of each command; `None`: the command's payload.
+    pub result: Option<Bytes>,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self {
+            execution: Execution::Instantly,
+            reports_running: false,
+            reports: true,
+            heartbeats: true,
+            reads: true,
+            result: None,
+        }
+    }
+}
+
+/// What a node is.
+#[derive(Clone)]
+pub struct NodeOptions {
+    /// The node id of its certificate.
+    pub name: String,
+    pub target: Target,
+    /// Name and capacity.
+    pub lanes: Vec<(String, u32)>,
+    pub behaviour: Behaviour,
+    pub boot_id: String,
+    pub machine: String,
+    pub role: String,
+    /// Instead of the interval that `Welcome` gives.
+    pub heartbeat: Option<Duration>,
+    pub redial: RedialBounds,
+    pub observer: Arc<dyn Observer>,
+    pub log: Option<Arc<ExecutionLog>>,
+    /// For its back-off and the phase of its heartbeats.
+    pub seed: u64,
+}
+
+impl std::fmt::Debug for NodeOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeOptions").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl NodeOptions {
+    /// A well-behaved node with one lane, `default`, of capacity 16.
+    pub fn new(name: &str, target: Target) -> Self {
+        Self {
+            name: name.to_owned(),
+            target,
+            lanes: vec![("default".to_owned(), 16)],
+            behaviour: Behaviour::default(),
+            boot_id: Uuid::new_v4().to_string(),
+            machine: format!("machine-of-{name}"),
+            role: String::new(),
+            heartbeat: None,
+            redial: RedialBounds::default(),
+            observer: Arc::new(NoObserver),
+            log: None,
+            seed: Uuid::new_v4().as_u64_pair().0,
+        }
+    }
+}
+
+/// What a node is told.
+#[derive(Debug)]
+enum Control {
+    Release(Option<Uuid>),
+    Behave(Box<Behaviour>),
+    Capacity(String, u32),
+    Send(Box<NodeFrame>),
+    Cut,
+    Goodbye,
+}
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    name: Arc<str>,
+    control: mpsc::UnboundedSender<Control>,
+    task: JoinHandle<Memory>,
+}
+
+impl Node {
+    /// Starts it on the present tokio runtime; it dials at once.
+    pub fn start(options: NodeOptions) -> Self {
+        let (control, orders) = mpsc::unbounded_channel();
+        let name: Arc<str> = Arc::from(options.name.as_str());
+        let task = tokio::spawn(task::NodeTask::new(Arc::clone(&name), options, orders).run());
+        Self { name, control, task }
+    }
+
+    /// The node id.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Finishes a held command, or all of them.
+    pub fn release(&self, id: Option<Uuid>) {
+        self.tell(Control::Release(id));
+    }
+
+    /// Behaves like this from now on.
+    pub fn behave(&self, behaviour: Behaviour) {
+        self.tell(Control::Behave(Box::new(behaviour)));
+    }
+
+    /// Sets a lane's capacity and tells the gateway (`Credit`).
+    pub fn set_capacity(&self, lane: &str, capacity: u32) {
+        self.tell(Control::Capacity(lane.to_owned(), capacity));
+    }
+
+    /// Sends a frame as it is.
+    pub fn send(&self, frame: NodeFrame) {
+        self.tell(Control::Send(Box::new(frame)));
+    }
+
+    /// Cuts the connection; the node dials again by the rules.
+    pub fn cut(&self) {
+        self.tell(Control::Cut);
+    }
+
+    /// Says Goodbye, waits for the stream's end and stops; gives what the node still knew.
+    pub async fn goodbye(self) -> Memory {
+        self.tell(Control::Goodbye);
+        self.task.await.unwrap_or_default()
+    }
+
+    /// Cuts the connection and stops; gives what the node still knew.
+    pub async fn stop(self) -> Memory {
+        let Self { control, task, .. } = self;
+        drop(control);
+        task.await.unwrap_or_default()
+    }
+
+    /// Whether the node has stopped by itself (it was not permitted).
+    pub fn has_stopped(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    fn tell(&self, control: Control) {
+        // A node that stopped has nothing to do any more.
+        let _ = self.control.send(control);
+    }
+}
