@@ -82,6 +82,11 @@ impl SessionInbox {
         self.items.len() >= limits.session_inbox_frames || self.bytes >= limits.session_inbox_bytes
     }
 
+    #[cfg(test)]
+    pub(super) fn kept_slots(&self) -> usize {
+        self.items.capacity()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

@@ -40,6 +40,11 @@ impl SessionOutbox {
         *self = Self::default();
     }
 
+    #[cfg(test)]
+    pub(super) fn kept_slots(&self) -> usize {
+        self.frames.capacity()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }

@@ -1,1 +1,380 @@
-//! x
+//! Whatever a node, a writer and a driver do in whatever order: the invariants of a session.
+//!
+//! The world below plays all three. The node and the driver may do anything; the writer keeps the
+//! seam's rules, as it knows them: it answers what was posted to it, also when the session has
+//! ended and it does not know yet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::stories::{command, hello, identity, update};
+use super::*;
+use crate::command::CommandState;
+use crate::frame::{CancelCommand, Goodbye, Heartbeat};
+use crate::ids::{CommandId, Credits, EventSeq, ShardId};
+use crate::time::UnixMillis;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Hello { valid: bool },
+    Heartbeat,
+    Update { bad: bool, bytes: usize },
+    Unsupported,
+    Credit { declared: bool },
+    Ignored,
+    Goodbye,
+    HalfClose,
+    WriterGrants { replays: u64 },
+    WriterAnswers { stored: bool },
+    WriterCommands { count: u64 },
+    WriterCancels,
+    WriterCloses,
+    DriverCloses,
+    DriverPolls { writer: usize, frames: usize },
+    TimePasses { millis: u64 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        1 => (0..4u8).prop_map(|kind| Op::Hello { valid: kind > 0 }),
+        4 => Just(Op::Heartbeat),
+        12 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Update { bad, bytes }),
+        2 => Just(Op::Unsupported),
+        4 => any::<bool>().prop_map(|declared| Op::Credit { declared }),
+        1 => Just(Op::Ignored),
+        1 => Just(Op::Goodbye),
+        1 => Just(Op::HalfClose),
+        6 => (0..4u64).prop_map(|replays| Op::WriterGrants { replays }),
+        12 => prop::bool::weighted(0.8).prop_map(|stored| Op::WriterAnswers { stored }),
+        4 => (0..4u64).prop_map(|count| Op::WriterCommands { count }),
+        1 => Just(Op::WriterCancels),
+        1 => prop::bool::weighted(0.2).prop_map(|closes| if closes { Op::WriterCloses } else { Op::Ignored }),
+        1 => prop::bool::weighted(0.2).prop_map(|closes| if closes { Op::DriverCloses } else { Op::Ignored }),
+        12 => (0..4usize, 0..4usize).prop_map(|(writer, frames)| Op::DriverPolls { writer, frames }),
+        4 => (1..15_000u64).prop_map(|millis| Op::TimePasses { millis }),
+    ]
+}
+
+/// What the writer must be handed, in the order in which the node sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Handed {
+    Update(FrameRef),
+    Credit(Credits),
+}
+
+#[derive(Debug)]
+struct World {
+    session: Session,
+    now: Moment,
+    next_number: u64,
+    hello_came: bool,
+    // What the node sent while it could, and what came back.
+    input_over: bool,
+    durable_refs: Vec<FrameRef>,
+    answered_refs: Vec<FrameRef>,
+    heartbeats: VecDeque<u64>,
+    frames_seen: usize,
+    last_seq: LaneSeqSeen,
+    // What the writer knows.
+    to_hand: VecDeque<Handed>,
+    hello_posted: bool,
+    granted: bool,
+    with_writer: Option<FrameRef>,
+    closed_posted: usize,
+    // How it ended.
+    end: Option<CloseReason>,
+}
+
+type LaneSeqSeen = u64;
+
+fn small_limits() -> Arc<Limits> {
+    Arc::new(Limits {
+        session_inbox_frames: 4,
+        session_inbox_bytes: 150,
+        heartbeat_interval: Duration::from_secs(10),
+        ..Limits::default()
+    })
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Moment::from_nanos(1_000);
+        let key = SessionKey { shard: ShardId(0), slot: 3, serial: 9 };
+        Self {
+            session: Session::new(key, identity(), small_limits(), now),
+            now,
+            next_number: 1,
+            hello_came: false,
+            input_over: false,
+            durable_refs: Vec::new(),
+            answered_refs: Vec::new(),
+            heartbeats: VecDeque::new(),
+            frames_seen: 0,
+            last_seq: 0,
+            to_hand: VecDeque::new(),
+            hello_posted: false,
+            granted: false,
+            with_writer: None,
+            closed_posted: 0,
+            end: None,
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn run(&mut self, op: Op) {
+        match op {
+            Op::WriterGrants { .. }
+            | Op::WriterAnswers { .. }
+            | Op::WriterCommands { .. }
+            | Op::WriterCancels
+            | Op::WriterCloses => self.run_writer(op),
+            Op::DriverCloses => {
+                self.session.handle_close(CloseReason::Fenced, self.now);
+                assert_eq!(self.session.poll_frame(), None, "5: nothing is sent after the end");
+            }
+            Op::DriverPolls { writer, frames } => self.poll(writer, frames),
+            Op::TimePasses { millis } => {
+                self.now = self.now + Duration::from_millis(millis);
+                if self.session.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+                    self.session.handle_time(self.now);
+                    assert!(
+                        self.session.next_deadline().is_none_or(|deadline| deadline > self.now),
+                        "a deadline that stays in the past spins its shard"
+                    );
+                }
+            }
+            _ => self.run_node(op),
+        }
+        self.check();
+    }
+
+    fn run_node(&mut self, op: Op) {
+        if matches!(op, Op::HalfClose) {
+            self.session.handle_half_close(self.now);
+            self.input_over = true;
+            return;
+        }
+        if !self.session.wants_read() {
+            return; // The driver does not read, so the frame waits in the network.
+        }
+        let frame_ref = FrameRef(self.number());
+        let (frame, bytes) = match op {
+            Op::Hello { valid } => {
+                let mut hello = hello(&["default"]);
+                hello.protocol = if valid { 1 } else { 2 };
+                (NodeFrame::Hello(Box::new(hello)), 40)
+            }
+            Op::Heartbeat => (NodeFrame::Heartbeat(Heartbeat { sequence: frame_ref.0 }), 4),
+            Op::Update { bad, bytes } => {
+                let mut update = update(frame_ref.0, CommandState::Running);
+                update.attempt.0 = u32::from(!bad);
+                (NodeFrame::CommandUpdate(update), bytes)
+            }
+            Op::Unsupported => (NodeFrame::Unsupported(frame_ref), 9),
+            Op::Credit { declared } => {
+                let lane = LaneName::new(if declared { "default" } else { "other" }).expect("a lane name");
+                let capacity = Credits(u32::try_from(frame_ref.0).expect("a small number"));
+                (NodeFrame::Credit(CreditChange { lane, capacity }), 9)
+            }
+            Op::Goodbye => (NodeFrame::Goodbye(Goodbye { reason: String::new() }), 2),
+            _ => (NodeFrame::Ignored, 2),
+        };
+        if !self.input_over && self.hello_came {
+            match &frame {
+                NodeFrame::CommandUpdate(update) => {
+                    self.durable_refs.push(frame_ref);
+                    if update.attempt.0 > 0 {
+                        self.to_hand.push_back(Handed::Update(frame_ref));
+                    }
+                }
+                NodeFrame::Unsupported(_) => self.durable_refs.push(frame_ref),
+                NodeFrame::Credit(change) if change.lane.as_str() == "default" => {
+                    self.to_hand.push_back(Handed::Credit(change.capacity));
+                }
+                NodeFrame::Heartbeat(heartbeat) => self.heartbeats.push_back(heartbeat.sequence),
+                _ => {}
+            }
+        }
+        self.hello_came |= matches!(frame, NodeFrame::Hello(_));
+        self.input_over |= matches!(frame, NodeFrame::Goodbye(_));
+        self.session.handle_frame(frame, bytes, self.now);
+    }
+
+    fn run_writer(&mut self, op: Op) {
+        if !self.hello_posted || self.closed_posted > 0 {
+            return;
+        }
+        let news = match op {
+            Op::WriterGrants { replays } if !self.granted => {
+                self.granted = true;
+                let replays = (0..replays).map(|_| command(self.number())).collect();
+                SessionNews::Granted(Box::new(Granted {
+                    epoch: SessionEpoch(4),
+                    server_time: UnixMillis(1_000),
+                    journal_acked: EventSeq(0),
+                    replays,
+                    cancels: Vec::new(),
+                }))
+            }
+            Op::WriterAnswers { stored } if self.with_writer.take().is_some() => {
+                if stored {
+                    SessionNews::Stored { state: CommandState::Running }
+                } else {
+                    let message = "no such command".to_owned();
+                    SessionNews::NotStored { code: RejectCode::UnknownCommand, message, retryable: false }
+                }
+            }
+            Op::WriterCommands { count } if self.granted => {
+                SessionNews::Commands((0..count).map(|_| command(self.number())).collect())
+            }
+            Op::WriterCancels if self.granted => SessionNews::Cancel(CancelCommand {
+                id: CommandId(uuid::Uuid::nil()),
+                reason: "changed my mind".to_owned(),
+            }),
+            Op::WriterCloses => SessionNews::Close(CloseReason::Superseded),
+            _ => return,
+        };
+        self.session.handle_news(news, self.now);
+    }
+
+    fn poll(&mut self, writer: usize, frames: usize) {
+        for _ in 0..writer {
+            if let Some(message) = self.session.poll_to_writer() {
+                self.see_message(&message);
+            }
+        }
+        for _ in 0..frames {
+            if let Some(frame) = self.session.poll_frame() {
+                self.see_frame(&frame);
+            }
+        }
+        if let Some(reason) = self.session.poll_end() {
+            assert_eq!(self.end, None, "5: one end");
+            assert_eq!(self.session.poll_frame(), None, "5: the end is last");
+            self.end = Some(reason);
+        }
+    }
+
+    fn see_message(&mut self, message: &ToWriter) {
+        assert_eq!(self.closed_posted, 0, "5: Closed is last, then came {message:?}");
+        match message {
+            ToWriter::Hello(_) => {
+                assert!(!self.hello_posted, "one Hello");
+                self.hello_posted = true;
+                return;
+            }
+            ToWriter::Update(request) => {
+                assert!(self.granted, "1: the Hello is durable first");
+                assert_eq!(self.with_writer, None, "2: one durable frame with the writer");
+                self.with_writer = Some(request.update.frame_ref);
+                let due = self.to_hand.pop_front();
+                assert_eq!(due, Some(Handed::Update(request.update.frame_ref)), "3: in order of arrival");
+            }
+            ToWriter::Credit { change, .. } => {
+                let due = self.to_hand.pop_front();
+                assert_eq!(due, Some(Handed::Credit(change.capacity)), "credits keep their place");
+            }
+            ToWriter::Alive { epoch, .. } => assert_eq!(*epoch, SessionEpoch(4)),
+            ToWriter::Closed { .. } => self.closed_posted += 1,
+            ToWriter::ShardStopped { .. } => panic!("a session does not stop its shard"),
+        }
+        assert!(self.hello_posted, "the Hello is first, but came {message:?}");
+    }
+
+    fn see_frame(&mut self, frame: &GatewayFrame) {
+        assert_eq!(self.end, None, "5: nothing after the end, but came {frame:?}");
+        let is_welcome = matches!(frame, GatewayFrame::Welcome(_));
+        assert_eq!(is_welcome, self.frames_seen == 0, "1: Welcome is first, and once; came {frame:?}");
+        self.frames_seen += 1;
+        match frame {
+            GatewayFrame::Ack(Ack { frame_ref, .. }) | GatewayFrame::Rejected(Rejected { frame_ref, .. }) => {
+                self.answered_refs.push(*frame_ref);
+            }
+            GatewayFrame::HeartbeatAck { sequence, .. } => {
+                assert_eq!(self.heartbeats.pop_front(), Some(*sequence), "4: each heartbeat, in order");
+            }
+            GatewayFrame::Command(command) => {
+                assert!(command.seq.0 > self.last_seq, "commands in order");
+                self.last_seq = command.seq.0;
+            }
+            _ => {}
+        }
+    }
+
+    fn check(&self) {
+        let limits = small_limits();
+        assert!(
+            self.durable_refs.starts_with(&self.answered_refs),
+            "3: {:?} were answered, of {:?}",
+            self.answered_refs,
+            self.durable_refs
+        );
+        assert!(self.session.inbox_frames() <= limits.session_inbox_frames, "6: bounded");
+        assert!(self.session.waiting_answers() <= MAX_WAITING_ANSWERS + limits.session_inbox_frames);
+        let at_bound = self.session.inbox_frames() >= limits.session_inbox_frames
+            || self.session.inbox_bytes() >= limits.session_inbox_bytes
+            || self.session.waiting_answers() >= MAX_WAITING_ANSWERS;
+        assert!(
+            self.session.wants_read() || at_bound || self.session.phase == Phase::Ended,
+            "6: reading stops only at a bound"
+        );
+    }
+
+    /// The node has nothing more to say, the writer and the driver do their work: all ends well.
+    fn finish_in_order(&mut self) {
+        self.run(Op::HalfClose);
+        for _ in 0..1_000 {
+            self.run(Op::DriverPolls { writer: 8, frames: 64 });
+            self.run(Op::WriterGrants { replays: 1 });
+            self.run(Op::WriterAnswers { stored: true });
+        }
+        let end = self.end.clone().expect("a half-closed session ends");
+        if end == CloseReason::Finished && self.hello_posted {
+            assert_eq!(self.answered_refs, self.durable_refs, "3: all is answered before the end");
+            assert_eq!(self.to_hand, [], "all was handed to the writer");
+            assert_eq!(self.heartbeats, [], "4: all heartbeats were answered");
+        }
+    }
+
+    fn finish_by_force(&mut self) {
+        self.session.handle_close(CloseReason::PeerGone, self.now);
+        self.poll(1_000, 1_000);
+        assert!(self.end.is_some(), "a closed session ends");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_order_of_inputs_breaks_a_session(
+        greets in prop::bool::weighted(0.95),
+        ops in prop::collection::vec(op(), 1..200),
+        in_order in any::<bool>(),
+    ) {
+        let mut world = World::new();
+        if greets {
+            world.run(Op::Hello { valid: true });
+            world.run(Op::DriverPolls { writer: 1, frames: 0 });
+        }
+        for op in ops {
+            world.run(op);
+        }
+        if in_order {
+            world.finish_in_order();
+        } else {
+            world.finish_by_force();
+        }
+        prop_assert_eq!(world.closed_posted, usize::from(world.hello_posted), "5: Closed iff Hello, once");
+        prop_assert_eq!(world.session.next_deadline(), None);
+        prop_assert!(!world.session.wants_read());
+        prop_assert!(!world.session.hello_is_pending());
+    }
+}
