@@ -72,7 +72,7 @@ fn run_herd(nodes: usize, spread: Duration, hello_takes: Duration, limits: &Limi
 fn a_herd_that_obeys_is_in_at_the_pace_of_the_bucket() {
     for spread in [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(10)] {
         let herd = run_herd(5_000, spread, Duration::from_millis(1), &Limits::default());
-        println!("over {spread:?}: {herd:?}");
+        eprintln!("over {spread:?}: {herd:?}");
         assert!(herd.all_in_after <= Duration::from_secs(27), "{herd:?}");
         assert!(herd.refusals_a_node <= 2.0, "{herd:?}");
         assert!(herd.worst_refusals <= 12, "{herd:?}");
@@ -84,7 +84,7 @@ fn a_herd_at_a_slow_database_comes_back_at_its_pace() {
     // 100 Hellos a second are served; the bucket would let in 200.
     let limits = Limits { pending_hellos: 300, ..Limits::default() };
     let herd = run_herd(5_000, Duration::ZERO, Duration::from_millis(10), &limits);
-    println!("{herd:?}");
+    eprintln!("{herd:?}");
     assert!(herd.peak_hellos <= 300, "{herd:?}");
     assert!(herd.all_in_after <= Duration::from_secs(60), "the pace alone takes 47 s: {herd:?}");
     assert!(herd.refusals_a_node <= 3.0, "{herd:?}");
@@ -94,7 +94,7 @@ fn a_herd_at_a_slow_database_comes_back_at_its_pace() {
 fn a_herd_beyond_the_horizon_is_still_spread() {
     let limits = Limits { streams: 20_000, ..Limits::default() };
     let herd = run_herd(20_000, Duration::ZERO, Duration::from_millis(1), &limits);
-    println!("{herd:?}");
+    eprintln!("{herd:?}");
     assert!(herd.all_in_after <= Duration::from_secs(125), "the bucket alone takes 99 s: {herd:?}");
     assert!(herd.refusals_a_node <= 4.0, "{herd:?}");
 }

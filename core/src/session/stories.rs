@@ -648,7 +648,7 @@ fn a_peer_too_slow_for_its_last_answers_is_cut() {
 
 #[test]
 fn an_idle_session_costs_little_memory() {
-    println!("a session takes {} bytes", size_of::<Session>());
+    eprintln!("a session takes {} bytes", size_of::<Session>());
     assert!(size_of::<Session>() <= 384, "{}", size_of::<Session>());
     assert!(size_of::<GatewayFrame>() <= 64, "{}", size_of::<GatewayFrame>());
     let mut session = live_with(Limits { session_inbox_frames: 1_000, ..Limits::default() });
