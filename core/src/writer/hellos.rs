@@ -62,14 +62,24 @@ pub(super) struct Answered {
     /// Whether the session still waits for it: it is not closed and no fence came between.
     pub(super) wanted: bool,
     pub(super) overlap: Overlap,
+    /// Whether something was enqueued for the node while the Hello was in flight.
+    pub(super) poked: bool,
     pub(super) credits: BTreeMap<LaneName, Credits>,
+}
+
+/// What happened to a node while its Hello was in flight.
+#[derive(Debug, Default)]
+struct Meanwhile {
+    overlap: Overlap,
+    poked: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Hellos {
     queue: GroupQueue<HelloRequest>,
     places: BTreeMap<SessionKey, Place>,
-    overlaps: BTreeMap<NodeId, Overlap>,
+    /// Of the nodes in flight.
+    meanwhile: BTreeMap<NodeId, Meanwhile>,
     credits: BTreeMap<SessionKey, BTreeMap<LaneName, Credits>>,
 }
 
@@ -78,7 +88,7 @@ impl Hellos {
         Self {
             queue: GroupQueue::new(),
             places: BTreeMap::new(),
-            overlaps: BTreeMap::new(),
+            meanwhile: BTreeMap::new(),
             credits: BTreeMap::new(),
         }
     }
@@ -120,8 +130,15 @@ impl Hellos {
     }
 
     pub(super) fn handle_settlement(&mut self, settlement: &Settlement) {
-        if let Some(overlap) = self.overlaps.get_mut(&settlement.node) {
-            overlap.note(settlement);
+        if let Some(meanwhile) = self.meanwhile.get_mut(&settlement.node) {
+            meanwhile.overlap.note(settlement);
+        }
+    }
+
+    /// Something was enqueued; the snapshot in flight may not have seen it.
+    pub(super) fn handle_poke(&mut self, node: &NodeId) {
+        if let Some(meanwhile) = self.meanwhile.get_mut(node) {
+            meanwhile.poked = true;
         }
     }
 
@@ -130,7 +147,7 @@ impl Hellos {
         let entries = self.queue.poll_batch(limits, now)?;
         for entry in &entries {
             self.places.insert(entry.key, Place::Taken);
-            self.overlaps.insert(entry.identity.node.clone(), Overlap::default());
+            self.meanwhile.insert(entry.identity.node.clone(), Meanwhile::default());
         }
         Some(entries)
     }
@@ -148,7 +165,7 @@ impl Hellos {
         error: &StoreError,
         now: Moment,
     ) -> (Option<(Answered, String)>, usize) {
-        self.overlaps.clear();
+        self.meanwhile.clear();
         match self.queue.handle_failed(error, now) {
             Setback::GoesAgain => {
                 let places = &self.places;
@@ -162,7 +179,7 @@ impl Hellos {
 
     /// The batch in flight found the lease gone. Gives whether that counts, and the bytes.
     pub(super) fn handle_lease_lost(&mut self) -> (bool, usize) {
-        self.overlaps.clear();
+        self.meanwhile.clear();
         let (requests, forsaken) = self.queue.handle_lease_lost();
         (!forsaken, self.forget(requests))
     }
@@ -184,9 +201,9 @@ impl Hellos {
 
     fn answer(&mut self, request: HelloRequest, forsaken: bool) -> Answered {
         let gone = self.places.remove(&request.key) == Some(Place::Gone);
-        let overlap = self.overlaps.remove(&request.identity.node).unwrap_or_default();
+        let Meanwhile { overlap, poked } = self.meanwhile.remove(&request.identity.node).unwrap_or_default();
         let credits = self.credits.remove(&request.key).unwrap_or_default();
-        Answered { request, wanted: !gone && !forsaken, overlap, credits }
+        Answered { request, wanted: !gone && !forsaken, overlap, poked, credits }
     }
 
     pub(super) fn queue(&self) -> &GroupQueue<HelloRequest> {

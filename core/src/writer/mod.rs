@@ -173,6 +173,7 @@ impl Writer {
         match node {
             None => self.ledger.mark_all(),
             Some(node) => {
+                self.hellos.handle_poke(node);
                 let Some(session) = self.directory.of_node(node) else { return };
                 for lane in &session.lanes {
                     self.ledger.mark(*lane, Look::Urgent);

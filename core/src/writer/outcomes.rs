@@ -87,7 +87,7 @@ impl Writer {
     }
 
     fn grant(&mut self, hello: Answered, grant: HelloGrant, now: Moment) {
-        let Answered { request, overlap, credits, .. } = hello;
+        let Answered { request, overlap, poked, credits, .. } = hello;
         let (key, node) = (request.key, request.identity.node);
         let mut lanes = Vec::with_capacity(request.hello.lanes.len());
         for (slot, announced) in request.hello.lanes.into_iter().enumerate() {
@@ -104,7 +104,7 @@ impl Writer {
             }
         }
         overlap.apply(&node, &lanes, &mut self.ledger);
-        if grant.has_pending {
+        if grant.has_pending || poked {
             lanes.iter().for_each(|lane| self.ledger.mark(*lane, Look::Urgent));
         }
         self.counts.hellos_granted += 1;
