@@ -1,0 +1,75 @@
+//! The two answers over HTTP, and the bounds of who may ask.
+//!
+//! 1. At most `MAX_CONNECTIONS` are served at once; more wait in the backlog.
+//! 2. A connection ends after `MAX_LIFE`, whatever the peer does, so that none is held for ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::metrics;
+use crate::status::Status;
+
+const MAX_CONNECTIONS: usize = 64;
+const MAX_LIFE: Duration = Duration::from_secs(60);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between accepts that fail (no descriptor left), so that the thread does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until `stop` is notified.
+pub(crate) async fn serve(listener: TcpListener, status: Arc<dyn Status>, stop: Arc<Notify>) {
+    let router = Router::new()
+        .route("/v1/health", get(health))
+        .route("/metrics", get(scrape))
+        .fallback(unknown)
+        .with_state(status);
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let accepting = async {
+        loop {
+            let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
+            match listener.accept().await {
+                Ok((stream, _)) => drop(tokio::spawn(serve_connection(stream, router.clone(), place))),
+                Err(error) => {
+                    tracing::warn!(%error, "control: a connection can't be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = stop.notified() => {}
+    }
+}
+
+async fn serve_connection(stream: TcpStream, router: Router, _place: OwnedSemaphorePermit) {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(16 << 10);
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    // A peer that breaks HTTP or goes away ends its own connection and concerns nobody else.
+    let _ = tokio::time::timeout(MAX_LIFE, connection).await;
+}
+
+async fn health(State(status): State<Arc<dyn Status>>) -> Response {
+    let health = status.health();
+    let code = if health.serving { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, axum::Json(health)).into_response()
+}
+
+async fn scrape(State(status): State<Arc<dyn Status>>) -> Response {
+    ([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], metrics::text(&status)).into_response()
+}
+
+async fn unknown() -> Response {
+    (StatusCode::NOT_FOUND, "There is GET /v1/health and GET /metrics.\n").into_response()
+}

@@ -1,0 +1,148 @@
+//! What the control thread shows, and whom it asks for it.
+//!
+//! The gateway implements `Status` over the atomics of its threads; this crate knows only these
+//! shapes, so it depends on core alone.
+//!
+//! 1. A label holds one of our own words or a shard's number: there is no way to put a node or a
+//!    tenant into one.
+//! 2. `Status` is read for every request and must neither block nor lock.
+
+use std::collections::BTreeMap;
+
+use gateway_core::ids::ShardId;
+use gateway_core::store::Queue;
+use gateway_core::writer::Phase;
+use serde::Serialize;
+
+/// Where the numbers come from.
+pub trait Status: Send + Sync + 'static {
+    /// What `/v1/health` answers.
+    fn health(&self) -> Health;
+    /// What `/metrics` answers, beside the process's own numbers.
+    fn families(&self) -> Vec<Family>;
+}
+
+/// The state of a gateway. Ages and durations are in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Health {
+    pub gateway: String,
+    pub version: &'static str,
+    #[serde(serialize_with = "phase_word")]
+    pub phase: Phase,
+    /// Whether new sessions are taken: the phase is serving, and no thread has ended.
+    pub serving: bool,
+    /// The lease was lost and is not held again yet.
+    pub fenced: bool,
+    pub uptime_seconds: f64,
+    /// Sessions with a durable Hello.
+    pub sessions: usize,
+    /// Streams that were admitted and are not over, with those whose Hello still waits.
+    pub streams: usize,
+    pub queues: Vec<QueueHealth>,
+    pub shards: Vec<ShardHealth>,
+}
+
+/// One queue of the writer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueHealth {
+    #[serde(serialize_with = "queue_word")]
+    pub queue: Queue,
+    /// Jobs that failed since the last one that did not.
+    pub consecutive_failures: u64,
+    pub failures: u64,
+    pub last_error: Option<String>,
+    /// `None` before the first.
+    pub last_clean_run_seconds_ago: Option<f64>,
+}
+
+/// One shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ShardHealth {
+    pub shard: u16,
+    /// `None` where it is not pinned.
+    pub cpu: Option<usize>,
+    pub counters: BTreeMap<&'static str, u64>,
+}
+
+/// One metric with all its points. The name has neither the prefix nor `_total` nor the unit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub unit: Option<Unit>,
+    pub points: Points,
+}
+
+/// A base unit; it becomes the end of the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    Seconds,
+    Bytes,
+}
+
+/// The values of a metric, by its kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Points {
+    /// Only rises.
+    Counters(Vec<(Vec<Label>, f64)>),
+    Gauges(Vec<(Vec<Label>, f64)>),
+    Histograms(Vec<(Vec<Label>, Distribution)>),
+}
+
+/// A histogram's state.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Distribution {
+    pub sum: f64,
+    pub count: u64,
+    /// Upper bound and how many fell between the bound below and it; the last bound is `f64::INFINITY`.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+/// A label of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Label {
+    Shard(ShardId),
+    Queue(Queue),
+    /// A name and a value out of our own words.
+    Word(&'static str, &'static str),
+}
+
+impl Family {
+    /// One number that only rises.
+    pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
+        Self { name, help, unit: None, points: Points::Counters(vec![(Vec::new(), number(value))]) }
+    }
+
+    /// One number that rises and falls.
+    pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
+        Self { name, help, unit: None, points: Points::Gauges(vec![(Vec::new(), number(value))]) }
+    }
+
+    /// The same in a unit.
+    pub fn in_unit(self, unit: Unit) -> Self {
+        Self { unit: Some(unit), ..self }
+    }
+}
+
+/// A count as Prometheus takes it; exact up to 2^53.
+pub fn number(count: u64) -> f64 {
+    count as f64
+}
+
+/// The word for a phase in health, logs and metrics.
+pub const fn phase_label(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Waiting => "waiting",
+        Phase::Serving => "serving",
+        Phase::Stopping => "stopping",
+        Phase::Stopped => "stopped",
+    }
+}
+
+fn phase_word<S: serde::Serializer>(phase: &Phase, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(phase_label(*phase))
+}
+
+fn queue_word<S: serde::Serializer>(queue: &Queue, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(queue.label())
+}

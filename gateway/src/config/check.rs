@@ -1,0 +1,175 @@
+//! What must hold of values and between them, beyond their kind.
+//!
+//! The relations between the bounds are core's (`Limits::check`); here is what concerns the file:
+//! addresses, URLs, passwords, the lease, zeros.
+//!
+//! 1. Every sentence says what to write instead.
+
+use std::time::Duration;
+
+use gateway_core::ids::GatewayId;
+
+use super::database_url::{DatabaseUrl, LOCAL_DATABASE};
+use super::problem::{Lines, Problem};
+use super::sections::Config;
+
+pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    check_names(config, lines, &mut problems);
+    check_addresses(config, lines, &mut problems);
+    check_database(config, lines, &mut problems);
+    check_numbers(config, lines, &mut problems);
+    check_times(config, lines, &mut problems);
+    if problems.is_empty()
+        && let Err(error) = config.limits().check()
+    {
+        problems.push(Problem { line: None, key: String::new(), sentence: error.0 });
+    }
+    problems
+}
+
+fn check_names(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+    if let Err(error) = GatewayId::new(&config.gateway.id) {
+        problems.push(lines.problem("gateway.id", error.to_string()));
+    } else if config.gateway.id.contains('/') {
+        problems.push(
+            lines.problem("gateway.id", "holds a slash; it names a file too: use letters, digits, dashes"),
+        );
+    }
+    if let Some(domain) = &config.tls.trust_domain {
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
+        if domain.is_empty() || !domain.bytes().all(fits) {
+            let sentence = "is no trust domain: lower-case letters, digits, dots, dashes and underscores, without \
+                            \"spiffe://\"";
+            problems.push(lines.problem("tls.trust_domain", sentence));
+        }
+    }
+    if let Err(error) = tracing_subscriber::EnvFilter::try_new(&config.log.level) {
+        let sentence = format!("is no log level: {error}; write error, warn, info, debug or trace");
+        problems.push(lines.problem("log.level", sentence));
+    }
+}
+
+fn check_addresses(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+    if !config.control.listen.ip().is_loopback() {
+        let sentence = format!(
+            "{} is not a loopback address: health and metrics are not encrypted yet; write \"127.0.0.1:{}\"",
+            config.control.listen,
+            config.control.listen.port()
+        );
+        problems.push(lines.problem("control.listen", sentence));
+    }
+    let (control, nodes) = (config.control.listen, config.listen.address);
+    let same_place = nodes.ip() == control.ip() || nodes.ip().is_unspecified();
+    if same_place && nodes.port() == control.port() && nodes.port() != 0 {
+        problems.push(lines.problem("control.listen", format!("takes the port of listen.address, {nodes}")));
+    }
+}
+
+fn check_database(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+    let database = &config.database;
+    for (key, url, file) in [
+        ("database.url", &database.url, &database.url_file),
+        ("database.listen_url", &database.listen_url, &database.listen_url_file),
+    ] {
+        let Some(url) = url else { continue };
+        if file.is_some() {
+            problems.push(lines.problem(key, format!("is given together with {key}_file: keep one of them")));
+        }
+        match DatabaseUrl::new(url) {
+            Err(sentence) => problems.push(lines.problem(key, sentence)),
+            Ok(url) if url.holds_password() => {
+                let sentence = format!(
+                    "holds a password, which must not stand in this file: write the URL into a file that only the \
+                     gateway's user can read and name it with {key}_file, or leave the password to a ~/.pgpass"
+                );
+                problems.push(lines.problem(key, sentence));
+            }
+            Ok(_) => {}
+        }
+    }
+}
+
+fn check_numbers(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+    let sessions = &config.sessions;
+    let zeros = [
+        ("listen.backlog", config.listen.backlog == 0),
+        ("shards.count", config.shards.count == Some(0)),
+        ("shards.cpus", config.shards.cpus.as_ref().is_some_and(|cpus| cpus.0.is_empty())),
+        ("shards.queue_messages", config.shards.queue_messages == 0),
+        ("db_writer.queue_messages", config.db_writer.queue_messages == 0),
+        ("admission.opens_per_second", config.admission.opens_per_second == 0),
+        ("admission.opens_burst", config.admission.opens_burst == 0),
+        ("admission.max_streams", config.admission.max_streams == 0),
+        ("admission.max_pending_hellos", config.admission.max_pending_hellos == 0),
+        ("admission.handshakes_at_once", config.admission.handshakes_at_once == 0),
+        ("sessions.events_per_batch", sessions.events_per_batch == 0),
+        ("sessions.lanes_per_node", sessions.lanes_per_node == 0),
+        ("sessions.known_commands", sessions.known_commands == 0),
+        ("sessions.streams_per_connection", sessions.streams_per_connection == 0),
+        ("sessions.inbox_frames", sessions.inbox_frames == 0),
+        ("sessions.missed_heartbeats", sessions.missed_heartbeats == 0),
+        ("sessions.handshake_timeout", sessions.handshake_timeout.0.is_zero()),
+        ("sessions.hello_timeout", sessions.hello_timeout.0.is_zero()),
+        ("sessions.streamless_timeout", sessions.streamless_timeout.0.is_zero()),
+        ("sessions.heartbeat_interval", sessions.heartbeat_interval.0.is_zero()),
+        ("sessions.send_timeout", sessions.send_timeout.0.is_zero()),
+        ("sessions.liveness_write_every", sessions.liveness_write_every.0.is_zero()),
+    ];
+    for (key, _) in zeros.iter().filter(|(_, is_zero)| *is_zero) {
+        problems.push(lines.problem(key, "is nothing: leave it out for the default, or write more"));
+    }
+    if !(1 << 10..=1 << 20).contains(&sessions.header_list_bytes.0) {
+        problems.push(lines.problem("sessions.header_list_bytes", "must be \"1KiB\" to \"1MiB\""));
+    }
+    if sessions.frame_bytes.0 > 64 << 20 {
+        problems.push(lines.problem("sessions.frame_bytes", "must be at most \"64MiB\""));
+    }
+}
+
+fn check_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+    let (ttl, renew) = (config.lease.ttl, config.lease.renew_every);
+    if ttl.0 < Duration::from_secs(2) {
+        problems.push(
+            lines.problem("lease.ttl", format!("{ttl} is too short to be kept: write at least \"2s\"")),
+        );
+    } else if renew.0.is_zero() || renew.0 * 4 > ttl.0 {
+        let sentence = format!(
+            "{renew} does not fit lease.ttl of {ttl}: the gateway fences itself at half of it, and at least one \
+             renewal must be able to fail before that; write at most a quarter of it"
+        );
+        problems.push(lines.problem("lease.renew_every", sentence));
+    }
+    let poll = config.dispatch.poll_every;
+    if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&poll.0) {
+        problems
+            .push(lines.problem("dispatch.poll_every", format!("{poll} is not within \"10ms\" and \"60s\"")));
+    }
+    if config.shards.spin.0 > Duration::from_millis(10) {
+        problems.push(lines.problem("shards.spin", "is too long: spinning beyond \"10ms\" only burns a cpu"));
+    }
+}
+
+impl Config {
+    /// The URL of the database, with its password where a file gave one.
+    pub fn database_url(&self) -> Result<DatabaseUrl, Problem> {
+        let database = &self.database;
+        let (key, url) = match (&database.url_file, &database.url) {
+            (Some(file), _) => ("database.url_file", DatabaseUrl::from_file(file)),
+            (None, Some(url)) => ("database.url", DatabaseUrl::new(url)),
+            (None, None) => ("database.url", DatabaseUrl::new(LOCAL_DATABASE)),
+        };
+        url.map_err(|sentence| Lines::default().problem(key, sentence))
+    }
+
+    /// The URL of the direct connection for LISTEN, where one is given.
+    pub fn listen_url(&self) -> Result<Option<DatabaseUrl>, Problem> {
+        let database = &self.database;
+        let (key, url) = match (&database.listen_url_file, &database.listen_url) {
+            (Some(file), _) => ("database.listen_url_file", DatabaseUrl::from_file(file)),
+            (None, Some(url)) => ("database.listen_url", DatabaseUrl::new(url)),
+            (None, None) => return Ok(None),
+        };
+        url.map(Some).map_err(|sentence| Lines::default().problem(key, sentence))
+    }
+}

@@ -1,0 +1,212 @@
+//! Stories of configuration files: what an operator wrote, and what the gateway answers.
+//!
+//! Each broken file is the smallest one that shows its fault.
+
+use super::*;
+
+const MINIMAL: &str = "[gateway]\nid = \"g1\"\n";
+
+fn problem_of(text: &str) -> String {
+    let problems = match Config::parse(text) {
+        Ok((config, lines)) => config.check(&lines),
+        Err(problems) => problems,
+    };
+    assert!(!problems.is_empty(), "nothing is wrong with {text}");
+    ConfigError { file: None, problems }.to_string()
+}
+
+#[test]
+fn the_annotated_file_parses_to_exactly_the_defaults() {
+    let (config, lines) = Config::parse(ANNOTATED).expect("the annotated file is valid");
+    assert_eq!(config, Config::default());
+    assert_eq!(config.check(&lines), []);
+    assert_eq!(config.limits(), Limits::default());
+}
+
+#[test]
+fn no_key_is_missing_from_the_annotated_file() {
+    let json = serde_json::to_value(Config::default()).expect("JSON");
+    let mut keys = Vec::new();
+    for (section, values) in json.as_object().expect("sections") {
+        for (key, value) in values.as_object().expect("keys") {
+            keys.push((section.clone(), key.clone(), value.is_null()));
+        }
+    }
+    let mut notes: Vec<_> =
+        catalog().into_iter().map(|note| (note.section, note.key, note.optional)).collect();
+    keys.sort();
+    notes.sort();
+    assert_eq!(notes, keys);
+}
+
+#[test]
+fn the_examples_of_keys_without_a_default_are_valid() {
+    let mut text = String::new();
+    for line in ANNOTATED.lines() {
+        let line = if line.starts_with("#url_file") || line.starts_with("#listen_url_file") {
+            ""
+        } else if line.starts_with('#') && !line.starts_with("# ") {
+            line.trim_start_matches('#')
+        } else {
+            line
+        };
+        text.push_str(line);
+        text.push('\n');
+    }
+    let (config, lines) = Config::parse(&text).expect("the examples are valid");
+    assert_eq!(config.check(&lines), []);
+    assert_eq!(config.shards.cpus, Some(CpuList(vec![2, 3, 4, 5, 6, 7])));
+    assert!(config.database.listen_url.is_some());
+}
+
+#[test]
+fn an_id_alone_is_a_configuration() {
+    let (config, lines) = Config::parse(MINIMAL).expect("valid");
+    assert_eq!(config.check(&lines), []);
+    let mut expected = Config::default();
+    expected.gateway.id = "g1".to_owned();
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn what_show_prints_reads_back_the_same() {
+    let text = "[gateway]\nid = \"g\"\n[shards]\ncpus = [3, 4]\n[lease]\nttl = \"1m 30s\"\n[database]\nurl = \"postgres://h/d\"\n";
+    for text in [MINIMAL, text] {
+        let (config, _) = Config::parse(text).expect("valid");
+        let (again, _) = Config::parse(&show_toml(&config)).expect("valid");
+        assert_eq!(again, config);
+    }
+}
+
+#[test]
+fn a_misspelt_key_is_named_with_its_line_and_the_right_one() {
+    let text =
+        format!("{MINIMAL}\n[admission]\nmax_streams = 5\nopens_per_sec = 3\n\n[leese]\nttl = \"20s\"\n");
+    assert_eq!(
+        problem_of(&text),
+        "line 6: admission.opens_per_sec: there is no such key; did you mean opens_per_second?\n\
+         line 8: leese: there is no such section; did you mean [lease]?"
+    );
+}
+
+#[test]
+fn a_wrong_unit_says_what_was_expected() {
+    for (text, expected) in [
+        (
+            "[lease]\nttl = 20",
+            "line 4: lease.ttl: expected a duration such as \"10s\", in quotes and with its unit, not 20",
+        ),
+        (
+            "[lease]\nttl = \"20 parsec\"",
+            "line 4: lease.ttl: expected a duration such as \"10s\", \"250ms\" or \"1m 30s\", not \"20 parsec\"",
+        ),
+        (
+            "[sessions]\nframe_bytes = 1048576",
+            "line 4: sessions.frame_bytes: expected a size such as \"1MiB\", in quotes and with its unit, not 1048576",
+        ),
+        (
+            "[sessions]\n\nframe_bytes = \"10s\"",
+            "line 5: sessions.frame_bytes: expected a size such as \"512KiB\", \"1MiB\" or \"64B\", not \"10s\"",
+        ),
+        (
+            "[listen]\naddress = \"here\"",
+            "line 4: listen.address: invalid socket address syntax; it takes: address and port, such as \"0.0.0.0:7443\"",
+        ),
+        (
+            "[admission]\nmax_streams = \"many\"",
+            "line 4: admission.max_streams: invalid type: string \"many\"; it takes: sessions, such as 10000",
+        ),
+        (
+            "[dispatch]\ndurability = \"async\"",
+            "line 4: dispatch.durability: unknown variant \"async\"; it takes: \"synchronous\" or \"asynchronous\", such as \"synchronous\"",
+        ),
+        (
+            "[shards]\ncpus = \"7-2\"",
+            "line 4: shards.cpus: \"7-2\" runs backwards: write \"2-7\"; it takes: cpu numbers, \"2-7\", \"1,3,5\" or [1, 3, 5], such as \"2-7\"",
+        ),
+    ] {
+        assert_eq!(problem_of(&format!("{MINIMAL}{text}\n")), expected);
+    }
+}
+
+#[test]
+fn a_file_without_an_id_or_with_broken_toml_is_refused() {
+    assert!(problem_of("[lease]\nttl = \"20s\"\n").starts_with("gateway.id: must be given"));
+    assert!(problem_of("[gateway]\nid = \n").starts_with("line 2: is not TOML"));
+    assert!(problem_of("lease = 3\n").contains("lease: is a section"));
+    assert!(problem_of(&format!("{MINIMAL}id = \"g2\"\n")).contains("line 3: is not TOML"));
+}
+
+#[test]
+fn a_password_in_the_file_is_refused_and_not_repeated() {
+    for url in ["postgres://u:hunter2@h/d", "postgres://h/d?password=hunter2"] {
+        let sentence = problem_of(&format!("{MINIMAL}[database]\nurl = \"{url}\"\n"));
+        assert!(sentence.contains("database.url_file"), "{sentence}");
+        assert!(sentence.contains(".pgpass"), "{sentence}");
+        assert!(!sentence.contains("hunter2"), "{sentence}");
+    }
+}
+
+#[test]
+fn the_control_address_must_be_loopback() {
+    let sentence = problem_of(&format!("{MINIMAL}[control]\nlisten = \"0.0.0.0:7480\"\n"));
+    assert!(
+        sentence.starts_with("line 4: control.listen: 0.0.0.0:7480 is not a loopback address"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn relations_between_keys_are_held() {
+    for (text, key) in [
+        ("[lease]\nttl = \"20s\"\nrenew_every = \"9s\"", "lease.renew_every"),
+        ("[sessions]\nframe_bytes = \"256KiB\"", "sessions.frame_bytes"),
+        ("[admission]\nmax_streams = 10", "admission.max_pending_hellos"),
+        ("[admission]\nopens_per_second = 0", "line 4: admission.opens_per_second"),
+        ("[group_commit]\nbatch_entries = 501", "group_commit.batch_entries"),
+        ("[database]\nurl = \"postgres://h/d\"\nurl_file = \"x\"", "database.url_file"),
+        ("[listen]\naddress = \"0.0.0.0:7480\"", "control.listen"),
+        ("[tls]\ntrust_domain = \"spiffe://x\"", "tls.trust_domain"),
+        ("[log]\nlevel = \"info,=\"", "log.level"),
+    ] {
+        let sentence = problem_of(&format!("{MINIMAL}{text}\n"));
+        assert!(sentence.contains(key), "{text}: {sentence}");
+    }
+}
+
+#[test]
+fn relative_paths_start_at_the_files_folder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("gateway.toml");
+    let url_file = folder.path().join("db.url");
+    std::fs::write(
+        &file,
+        format!("{MINIMAL}[tls]\nkey = \"tls/key.pem\"\n[database]\nurl_file = \"db.url\"\n"),
+    )
+    .expect("written");
+    std::fs::write(&url_file, "postgres://u:hunter2@h/d\n").expect("written");
+    let config = Config::load(&file).expect("valid");
+    assert_eq!(config.tls.key, folder.path().join("tls/key.pem"));
+    assert_eq!(config.tls.certificate, PathBuf::from("/etc/gateway/tls/gateway.pem"));
+    let url = config.database_url().expect("a URL");
+    assert_eq!(url.reveal(), "postgres://u:hunter2@h/d");
+    assert_eq!(url.to_string(), "postgres://u:***@h/d");
+}
+
+#[test]
+fn a_credential_is_found_in_systemds_folder_and_missed_elsewhere() {
+    let path = Path::new("credential:db");
+    assert_eq!(
+        resolve_path(path, Path::new("/etc"), Some(Path::new("/run/credentials/gateway"))),
+        Ok(PathBuf::from("/run/credentials/gateway/db"))
+    );
+    assert!(
+        resolve_path(path, Path::new("/etc"), None).is_err_and(|error| error.contains("LoadCredential=db"))
+    );
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Path::new("/nowhere/gateway.toml")).expect_err("there is none");
+    assert!(error.to_string().starts_with("/nowhere/gateway.toml: can't be read"), "{error}");
+}
