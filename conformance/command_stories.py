@@ -122,10 +122,16 @@ def bad_update_fails_alone(world: World):
         id = world.enqueue(lane)
         session.expect_command(id)
         first = session.report(id, "ACCEPTED")
-        bad = session.report(id, "PENDING")
+        bad = [
+            session.report(id, "PENDING"),
+            session.report(id, "FAILED", error="NUL \0 in a text"),
+            session.report(id, "SUCCEEDED", result=bytes(session.welcome.limits.result_bytes + 1)),
+            session.report(id, "SUCCEEDED", attempt=0),
+        ]
         last = session.report(id, "SUCCEEDED")
         session.answer(first, "ack")
-        _must_be_rejected(world, session, bad, "INVALID")
+        for ref in bad:
+            _must_be_rejected(world, session, ref, "INVALID")
         session.answer(last, "ack")
         world.database.await_terminal(id, "succeeded")
 
