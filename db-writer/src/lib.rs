@@ -1,1 +1,13 @@
-//! placeholder
+//! The writer's thread: the one that speaks with PostgreSQL.
+//!
+//! `schema` brings the database up to date, `QueueRunner` carries out the jobs of one queue, and
+//! `spawn` starts the thread that drives `gateway_core::writer::Writer` over all of them. What is
+//! decided is decided in the core or, under a row's lock, in `queries/*.sql`.
+
+mod connection;
+mod failure;
+mod jobs;
+mod schema;
+
+pub use jobs::QueueRunner;
+pub use schema::{MIGRATIONS, MigrationReport, SchemaError, migrate, newest_version, schema_version};

@@ -1,0 +1,122 @@
+-- One dispatch pass: proves the lease, finds what is due, locks, marks, returns.
+--
+-- $1 gateway, $2 owner, $3 lease epoch; one element a lane in $4 node, $5 session epoch, $6 lane,
+-- $7 free credit, $8 cursor, $9 capacity, $10 in flight; $11 most claims of the pass.
+--
+-- Locks: the lease FOR KEY SHARE, then of the nodes with something due the sessions FOR KEY SHARE in
+-- node order, then the commands in (node, id) order. It waits for no other session or command:
+-- a session that a Hello holds is about to get a new epoch, and what another transaction holds of a
+-- lane ends that lane's part of the pass, since nothing may overtake it.
+-- One row comes back even where nothing was claimed, to say whether the lease is held.
+WITH lease AS MATERIALIZED (
+    SELECT l.epoch
+    FROM leases l
+    WHERE l.name = 'gateway:' || $1::text AND l.owner = $2::text AND l.epoch = $3::bigint
+      AND l.expires_at > compute_now()
+    FOR KEY SHARE
+),
+wanted AS MATERIALIZED (
+    SELECT w.slot, w.node_id COLLATE "C" AS node_id, w.session_epoch, w.lane COLLATE "C" AS lane, w.free,
+           w.from_seq, w.capacity, w.in_flight
+    FROM unnest($4::text[], $5::bigint[], $6::text[], $7::integer[], $8::bigint[], $9::integer[], $10::integer[])
+        WITH ORDINALITY w (node_id, session_epoch, lane, free, from_seq, capacity, in_flight, slot)
+),
+found AS MATERIALIZED (
+    SELECT w.*, due.id, due.seq, due.attempt, due.deferred, due.place
+    FROM wanted w
+    CROSS JOIN LATERAL (
+        SELECT u.*, row_number() OVER (ORDER BY u.seq) AS place
+        FROM (
+            (SELECT c.id, c.seq, c.attempt, c.deferred
+             FROM commands c
+             WHERE c.node_id = w.node_id AND c.lane = w.lane AND c.phase = 'p' AND NOT c.deferred
+               AND c.seq > w.from_seq AND (c.not_after IS NULL OR c.not_after > compute_now())
+             ORDER BY c.seq
+             LIMIT w.free)
+            UNION ALL
+            -- The thousand that came due first; of these those with the lowest seq.
+            (SELECT c.id, c.seq, c.attempt, c.deferred
+             FROM commands c
+             WHERE c.node_id = w.node_id AND c.lane = w.lane AND c.phase = 'p' AND c.deferred
+               AND c.not_before <= compute_now() AND (c.not_after IS NULL OR c.not_after > compute_now())
+             ORDER BY c.not_before
+             LIMIT 1000)
+        ) u
+        ORDER BY u.seq
+        LIMIT w.free
+    ) due
+    WHERE EXISTS (SELECT FROM lease)
+    LIMIT $11::bigint
+),
+live AS MATERIALIZED (
+    SELECT s.node_id, s.session_epoch
+    FROM (SELECT DISTINCT f.node_id, f.session_epoch FROM found f ORDER BY f.node_id, f.session_epoch) n
+    CROSS JOIN LATERAL (
+        SELECT s.node_id, s.session_epoch
+        FROM node_sessions s
+        WHERE s.node_id = n.node_id AND s.session_epoch = n.session_epoch AND s.gateway_id = $1
+          AND s.disconnected_at IS NULL
+        FOR KEY SHARE SKIP LOCKED
+    ) s
+),
+locked AS MATERIALIZED (
+    SELECT f.*
+    FROM (
+        SELECT f.* FROM found f JOIN live s ON s.node_id = f.node_id AND s.session_epoch = f.session_epoch
+        ORDER BY f.node_id, f.id
+    ) f
+    CROSS JOIN LATERAL (
+        SELECT c.id
+        FROM commands c
+        WHERE c.node_id = f.node_id AND c.id = f.id AND c.phase = 'p' AND c.attempt = f.attempt
+          AND c.deferred = f.deferred
+        FOR UPDATE SKIP LOCKED
+    ) c
+),
+-- Of each lane what was locked without a gap from its first due command on.
+accepted AS MATERIALIZED (
+    SELECT l.*
+    FROM (SELECT l.*, row_number() OVER (PARTITION BY l.slot ORDER BY l.place) AS rank FROM locked l) l
+    WHERE l.rank = l.place
+),
+-- Of each lane the lowest undeferred seq in flight, searched from the floor that the last dispatch left.
+floors AS MATERIALIZED (
+    SELECT a.slot, coalesce(low.seq, a.first_seq) AS lane_floor
+    FROM (
+        SELECT a.slot, a.node_id, a.lane, min(a.seq) AS first_seq
+        FROM accepted a
+        WHERE NOT a.deferred
+        GROUP BY a.slot, a.node_id, a.lane
+    ) a
+    LEFT JOIN LATERAL (
+        SELECT c.lane_floor
+        FROM commands c
+        WHERE c.node_id = a.node_id AND c.lane = a.lane AND c.dispatched_at IS NOT NULL AND NOT c.deferred
+        ORDER BY c.seq DESC
+        LIMIT 1
+    ) top ON true
+    LEFT JOIN LATERAL (
+        SELECT c.seq
+        FROM commands c
+        WHERE c.node_id = a.node_id AND c.lane = a.lane AND c.phase = 'f' AND NOT c.deferred
+          AND c.seq >= coalesce(top.lane_floor, 0)
+        ORDER BY c.seq
+        LIMIT 1
+    ) low ON true
+),
+claimed AS (
+    UPDATE commands c
+    SET state = 'dispatched', dispatched_at = compute_now(), dispatched_by = $1, lease_epoch = $3,
+        session_epoch = a.session_epoch, lane_capacity = a.capacity,
+        lane_in_flight = a.in_flight + a.place, lane_floor = a.lane_floor
+    FROM (SELECT a.*, f.lane_floor FROM accepted a LEFT JOIN floors f ON f.slot = a.slot AND NOT a.deferred) a
+    WHERE c.node_id = a.node_id AND c.id = a.id
+    RETURNING c.node_id, c.id, c.attempt, c.lane, c.seq, c.kind, c.payload, c.not_after, c.session_epoch,
+              NOT c.deferred AS moves_cursor, compute_now() - greatest(c.enqueued_at, c.not_before) AS waited
+)
+SELECT EXISTS (SELECT FROM lease) AS "held!", c.node_id AS "node_id?", c.id AS "id?", c.attempt AS "attempt?",
+       c.lane AS "lane?", c.seq AS "seq?", c.kind AS "kind?", c.payload AS "payload?",
+       unix_millis(c.not_after) AS "not_after?", c.session_epoch AS "session_epoch?",
+       c.moves_cursor AS "moves_cursor?", (extract(epoch FROM c.waited) * 1000000)::bigint AS "waited_micros?"
+FROM (VALUES (1)) one (row) LEFT JOIN claimed c ON true
+ORDER BY c.node_id, c.seq

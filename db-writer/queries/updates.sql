@@ -1,0 +1,65 @@
+-- Stores updates of commands, each at most once in a batch, and says slot for slot what became of them.
+-- The rule is that of gateway_core::command::CommandState::on_report; states compare in the order of a life.
+-- One element an update in $1 node, $2 command, $3 attempt, $4 state, $5 progress, $6 result, $7 error,
+-- $8 reason of a refusal, $9 whether the refused may be tried again.
+WITH asked AS MATERIALIZED (
+    SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.id, a.attempt, a.state, a.progress, a.result, a.error,
+           a.refusal, a.retryable
+    FROM unnest($1::text[], $2::uuid[], $3::integer[], ($4::text[])::command_state[], $5::text[], $6::bytea[],
+                $7::text[], $8::text[], $9::boolean[])
+        WITH ORDINALITY a (node_id, id, attempt, state, progress, result, error, refusal, retryable, slot)
+),
+locked AS MATERIALIZED (
+    SELECT a.slot, c.state, c.attempt, c.max_attempts, c.lane, c.cancel_requested_at
+    FROM (SELECT a.slot, a.node_id, a.id FROM asked a ORDER BY a.node_id, a.id) a
+    CROSS JOIN LATERAL (
+        SELECT c.state, c.attempt, c.max_attempts, c.lane, c.cancel_requested_at
+        FROM commands c
+        WHERE c.node_id = a.node_id AND c.id = a.id
+        FOR UPDATE
+    ) c
+),
+decided AS MATERIALIZED (
+    SELECT a.*, l.state AS stored, l.attempt AS current, l.lane,
+           CASE
+               WHEN a.attempt < l.attempt THEN 'old'
+               WHEN l.state >= 'succeeded' AND l.state = a.state THEN 'repeat'
+               WHEN l.state >= 'succeeded' THEN 'conflict'
+               WHEN a.state = 'refused' AND a.retryable AND a.attempt < l.max_attempts
+                    AND l.cancel_requested_at IS NULL THEN 'retry'
+               WHEN a.state >= 'succeeded' OR a.state > l.state THEN 'apply'
+               WHEN a.state = 'running' AND l.state = 'running' AND a.progress IS NOT NULL THEN 'progress'
+               ELSE 'repeat'
+           END AS verdict
+    FROM asked a JOIN locked l ON l.slot = a.slot
+),
+written AS (
+    UPDATE commands c
+    SET state = CASE WHEN d.verdict = 'retry' THEN 'pending' ELSE d.state END,
+        attempt = CASE WHEN d.verdict = 'retry' THEN d.attempt + 1 ELSE d.attempt END,
+        -- Adopted while it looked pending, or to be tried again: no longer one of the first attempts.
+        deferred = c.deferred OR d.verdict = 'retry' OR d.stored = 'pending',
+        not_before = CASE
+            WHEN d.verdict = 'retry' THEN compute_now() + least(2 ^ least(d.attempt - 1, 20), 300) * interval '1 s'
+            ELSE c.not_before
+        END,
+        dispatched_at = CASE
+            WHEN d.verdict = 'retry' THEN c.dispatched_at ELSE coalesce(c.dispatched_at, compute_now())
+        END,
+        accepted_at = CASE WHEN d.state = 'accepted' THEN coalesce(c.accepted_at, compute_now()) ELSE c.accepted_at END,
+        started_at = CASE WHEN d.state = 'running' THEN coalesce(c.started_at, compute_now()) ELSE c.started_at END,
+        finished_at = CASE WHEN d.verdict = 'apply' AND d.state >= 'succeeded' THEN compute_now() END,
+        progress = coalesce(d.progress, c.progress),
+        result = CASE WHEN d.state >= 'succeeded' AND d.verdict = 'apply' THEN d.result ELSE c.result END,
+        error = coalesce(d.error, c.error),
+        refusal = coalesce(d.refusal, c.refusal)
+    FROM decided d
+    WHERE c.node_id = d.node_id AND c.id = d.id AND d.verdict IN ('apply', 'retry', 'progress')
+    RETURNING d.slot, c.state
+)
+SELECT d.verdict AS "verdict?", coalesce(w.state, d.stored)::text AS "state?", d.lane AS "lane?",
+       d.current AS "current_attempt?"
+FROM asked a
+LEFT JOIN decided d ON d.slot = a.slot
+LEFT JOIN written w ON w.slot = a.slot
+ORDER BY a.slot

@@ -1,0 +1,226 @@
+//! One queue's connection: how it is set up, and how it comes back after it was lost.
+//!
+//! 1. A connection whose statement may still run is never left behind: before the next one is
+//!    used, the server is told to end its backend, and that end is awaited. So nothing of a lost
+//!    job commits after the answer to a later one.
+//! 2. Each connection plans once and for large tables: what is cached while a table is small must
+//!    not scan it when it has grown.
+//! 3. Only the dispatch may skip the wait for the disk, and only if it is told to.
+
+use std::time::Duration;
+
+use gateway_core::ids::GatewayId;
+use gateway_core::store::{Queue, StoreError};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection, Row};
+use tokio::time::Instant;
+
+use crate::failure::{Failure, Stage};
+
+/// How long it may take until a connection stands.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
+
+/// A connection that stands, and how far its job has come.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) sql: PgConnection,
+    pub(crate) stage: Stage,
+    backend: Backend,
+}
+
+/// A server process, told from a later one with the same pid.
+#[derive(Debug, Clone)]
+struct Backend {
+    pid: i32,
+    started: String,
+}
+
+impl Link {
+    /// Opens a transaction.
+    pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
+        self.stage = Stage::Safe;
+        sqlx::raw_sql("BEGIN").execute(&mut self.sql).await.map(drop)
+    }
+
+    /// Commits it. A failure from here on may have committed.
+    pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        self.stage = Stage::Committing;
+        sqlx::raw_sql("COMMIT").execute(&mut self.sql).await.map(drop)
+    }
+
+    /// Gives it up.
+    pub(crate) async fn roll_back(&mut self) -> Result<(), sqlx::Error> {
+        self.stage = Stage::Safe;
+        sqlx::raw_sql("ROLLBACK").execute(&mut self.sql).await.map(drop)
+    }
+
+    /// The connection for one statement that commits by itself.
+    pub(crate) fn autocommit(&mut self) -> &mut PgConnection {
+        self.stage = Stage::Committing;
+        &mut self.sql
+    }
+
+    /// The connection for a statement that changes nothing by itself: a read, or one of a
+    /// transaction.
+    pub(crate) fn within(&mut self) -> &mut PgConnection {
+        self.stage = Stage::Safe;
+        &mut self.sql
+    }
+}
+
+/// Makes and remakes the connection of one queue.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    options: PgConnectOptions,
+    queue: Queue,
+    settings: String,
+    link: Option<Link>,
+    lost: Vec<Backend>,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl Connector {
+    pub(crate) fn new(
+        options: &PgConnectOptions,
+        gateway: &GatewayId,
+        queue: Queue,
+        wait_for_disk: bool,
+    ) -> Self {
+        // An application name holds 63 bytes; a gateway id at most 48.
+        let name = format!("gateway {gateway} {}", queue.label());
+        Self {
+            options: options.clone().application_name(&name).disable_statement_logging(),
+            queue,
+            settings: settings(queue, wait_for_disk),
+            link: None,
+            lost: Vec::new(),
+            failures: 0,
+            not_before: None,
+        }
+    }
+
+    /// The connection, made anew where it was lost; waits out the back-off of earlier failures.
+    pub(crate) async fn ready(&mut self) -> Result<&mut Link, StoreError> {
+        if self.link.is_none() {
+            if let Some(not_before) = self.not_before {
+                tokio::time::sleep_until(not_before).await;
+            }
+            match self.connect().await {
+                Ok(link) => {
+                    self.failures = 0;
+                    self.not_before = None;
+                    self.link = Some(link);
+                }
+                Err(error) => {
+                    let delay = FIRST_BACK_OFF.saturating_mul(1 << self.failures.min(10));
+                    self.failures = self.failures.saturating_add(1);
+                    self.not_before = Some(Instant::now() + delay.min(LONGEST_BACK_OFF));
+                    return Err(error);
+                }
+            }
+        }
+        self.link.as_mut().ok_or_else(|| StoreError::Retry("no connection".to_owned()))
+    }
+
+    /// The connection can't be used any more; what it still runs is ended before the next is used.
+    pub(crate) fn drop_link(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.lost.push(link.backend);
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Link, StoreError> {
+        let attempt = async {
+            let mut sql = PgConnection::connect_with(&self.options).await?;
+            sqlx::raw_sql(sqlx::AssertSqlSafe(self.settings.clone())).execute(&mut sql).await?;
+            let backend = own_backend(&mut sql).await?;
+            end_backends(&mut sql, &mut self.lost).await?;
+            Ok::<_, sqlx::Error>(Link { sql, stage: Stage::Safe, backend })
+        };
+        match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+            Ok(Ok(link)) => Ok(link),
+            Ok(Err(error)) => Err(not_connected(&error)),
+            Err(_) => Err(StoreError::Retry(format!(
+                "no connection of the {} queue within {} s",
+                self.queue.label(),
+                CONNECT_TIMEOUT.as_secs()
+            ))),
+        }
+    }
+}
+
+/// Nothing was sent, so nothing was committed; wrong names, passwords and rights stay fatal.
+fn not_connected(error: &sqlx::Error) -> StoreError {
+    match Failure::from_sqlx(error, Stage::Safe).error {
+        StoreError::Rejected(what) | StoreError::OutcomeUnknown(what) => StoreError::Retry(what),
+        other => other,
+    }
+}
+
+async fn own_backend(sql: &mut PgConnection) -> Result<Backend, sqlx::Error> {
+    let rows = sqlx::query(
+        "SELECT a.pid, a.backend_start::text FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()",
+    )
+    .fetch_all(sql)
+    .await?;
+    let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    Ok(Backend { pid: row.try_get(0)?, started: row.try_get(1)? })
+}
+
+/// Ends the backends of lost connections and waits until they are gone.
+async fn end_backends(sql: &mut PgConnection, lost: &mut Vec<Backend>) -> Result<(), sqlx::Error> {
+    while let Some(backend) = lost.last() {
+        let ended = sqlx::query(
+            "SELECT pg_terminate_backend(a.pid, 3000) FROM pg_stat_activity a \
+             WHERE a.pid = $1 AND a.backend_start::text = $2",
+        )
+        .bind(backend.pid)
+        .bind(&backend.started)
+        .fetch_all(&mut *sql)
+        .await?;
+        if let Some(row) = ended.first()
+            && !row.try_get::<bool, _>(0)?
+        {
+            let what = format!("the backend {} of a lost connection does not end", backend.pid);
+            return Err(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, what)));
+        }
+        lost.pop();
+    }
+    Ok(())
+}
+
+/// The session's settings. Costs count tuples above all, and whole-table plans are off: a plan that
+/// was cached over an empty table must still be right over a large one.
+fn settings(queue: Queue, wait_for_disk: bool) -> String {
+    let (lock_timeout_ms, statement_timeout_ms) = match queue {
+        Queue::Lease => (4_000, 5_000),
+        Queue::Dispatch => (2_000, 8_000),
+        Queue::Hellos | Queue::Updates | Queue::Presence | Queue::Feed => (4_000, 15_000),
+    };
+    let durability = if wait_for_disk {
+        "SELECT set_config('synchronous_commit', 'on', false) \
+         WHERE current_setting('synchronous_commit') = 'off'"
+    } else {
+        "SET synchronous_commit = off"
+    };
+    format!(
+        "SET default_transaction_isolation = 'read committed';
+         SET lock_timeout = {lock_timeout_ms};
+         SET statement_timeout = {statement_timeout_ms};
+         SET idle_in_transaction_session_timeout = 10000;
+         SET jit = off;
+         SET plan_cache_mode = force_generic_plan;
+         SET max_parallel_workers_per_gather = 0;
+         SET enable_seqscan = off;
+         SET enable_bitmapscan = off;
+         SET enable_mergejoin = off;
+         SET random_page_cost = 0.1;
+         SET seq_page_cost = 0.1;
+         SET cpu_tuple_cost = 1;
+         SET cpu_index_tuple_cost = 1;
+         {durability}"
+    )
+}

@@ -1,0 +1,292 @@
+//! A batch of Hellos: one transaction in three steps, whatever the batch's size.
+//!
+//! First the lease and the sessions are locked, so that the second step, which locks and reads what
+//! the nodes may have, sees all that any dispatch has committed. Then it is decided what each
+//! command's fate is, and the third step writes and reads the rest.
+//!
+//! 1. At most one Hello of a node is in a batch.
+//! 2. A Hello that is refused changes nothing and holds no other back.
+//! 3. A certificate serial that the database does not know is accepted for now; one that is revoked
+//!    or another node's is not. (Full identity comes later.)
+
+use std::collections::{BTreeSet, HashMap};
+
+use gateway_core::close::CloseReason;
+use gateway_core::command::CommandState;
+use gateway_core::frame::{CancelCommand, Command, KnownCommand};
+use gateway_core::ids::{Attempt, CommandId, EventSeq, LaneSeq, SessionEpoch};
+use gateway_core::seam::HelloRequest;
+use gateway_core::store::{HelloGrant, HelloOutcome, InFlight, LeaseProof, Routed, StoreError};
+use gateway_core::time::UnixMillis;
+use uuid::Uuid;
+
+use super::JobError;
+use super::hello_fate::{Fate, fate};
+use super::stored::{StoredCommand, bigint, command_state, corrupt, counter, integer, lane_name, number};
+use crate::connection::Link;
+
+pub(super) async fn execute(
+    link: &mut Link,
+    proof: &LeaseProof,
+    entries: &[HelloRequest],
+) -> Result<Routed<Vec<HelloOutcome>>, JobError> {
+    let distinct: BTreeSet<&str> = entries.iter().map(|entry| entry.identity.node.as_str()).collect();
+    if distinct.len() < entries.len() {
+        let twice = "two Hellos of one node in a batch".to_owned();
+        return Err(JobError::Store(StoreError::Rejected(twice)));
+    }
+    link.begin().await?;
+    let Some(refusals) = lock_sessions(link, proof, entries).await? else {
+        link.roll_back().await?;
+        return Ok(Routed::LeaseLost);
+    };
+    let granted: Vec<&HelloRequest> = entries
+        .iter()
+        .zip(&refusals)
+        .filter_map(|(entry, refusal)| refusal.is_none().then_some(entry))
+        .collect();
+    let mut answers = read_commands(link, &granted).await?;
+    let grants = write(link, proof, &granted, &mut answers).await?;
+    link.commit().await?;
+    let mut grants = grants.into_iter();
+    refusals
+        .into_iter()
+        .map(|refusal| match refusal {
+            Some(reason) => Ok(HelloOutcome::Refused(reason)),
+            None => grants
+                .next()
+                .map(|grant| HelloOutcome::Granted(Box::new(grant)))
+                .ok_or_else(|| corrupt("a session's row is gone")),
+        })
+        .collect::<Result<_, _>>()
+        .map(Routed::Committed)
+}
+
+/// For each entry why it is refused, if it is; `None` where the lease is lost.
+async fn lock_sessions(
+    link: &mut Link,
+    proof: &LeaseProof,
+    entries: &[HelloRequest],
+) -> Result<Option<Vec<Option<CloseReason>>>, JobError> {
+    let nodes: Vec<&str> = entries.iter().map(|entry| entry.identity.node.as_str()).collect();
+    let serials: Vec<&str> = entries.iter().map(|entry| entry.identity.certificate_serial.as_str()).collect();
+    let rows = sqlx::query_file!(
+        "queries/hello_sessions.sql",
+        proof.gateway.as_str(),
+        proof.owner,
+        bigint(proof.epoch.0),
+        &nodes as &[&str],
+        &serials as &[&str]
+    )
+    .fetch_all(link.within())
+    .await?;
+    if rows.first().is_some_and(|row| !row.held) {
+        return Ok(None);
+    }
+    if rows.len() != entries.len() {
+        return Err(corrupt("a Hello without an answer"));
+    }
+    Ok(Some(
+        rows.into_iter()
+            .zip(entries)
+            .map(|(row, entry)| {
+                let node = &entry.identity.node;
+                let serial = &entry.identity.certificate_serial;
+                if !row.known {
+                    Some(CloseReason::NotPermitted(format!(
+                        "node {node} is not registered; an operator registers it in the gateway's database \
+                         with SELECT register_node('{node}')"
+                    )))
+                } else if row.cert_revoked {
+                    let why = row.cert_revoked_reason.unwrap_or_else(|| "no reason given".to_owned());
+                    Some(CloseReason::BadCertificate(format!("certificate {serial} is revoked: {why}")))
+                } else if row.cert_node.is_some_and(|owner| owner != node.as_str()) {
+                    Some(CloseReason::BadCertificate(format!(
+                        "certificate {serial} was issued to another node than {node}"
+                    )))
+                } else {
+                    None
+                }
+            })
+            .collect(),
+    ))
+}
+
+/// What the commands of one node mean for its answer.
+#[derive(Debug, Default)]
+struct Answer {
+    replays: Vec<StoredCommand>,
+    in_flight: Vec<InFlight>,
+    cancels: Vec<CancelCommand>,
+    changes: Vec<Change>,
+}
+
+/// A row that the Hello changes.
+#[derive(Debug)]
+struct Change {
+    id: Uuid,
+    state: CommandState,
+    attempt: Attempt,
+    sent_again: bool,
+}
+
+/// What a node lists, by command; of several attempts the latest.
+type Listed<'a> = HashMap<CommandId, &'a KnownCommand>;
+
+fn listed(entry: &HelloRequest) -> Listed<'_> {
+    let mut latest = Listed::new();
+    for known in &entry.hello.known_commands {
+        let kept = latest.entry(known.id).or_insert(known);
+        if known.attempt > kept.attempt {
+            *kept = known;
+        }
+    }
+    latest
+}
+
+/// Locks and reads what the nodes may have, and decides each command's fate; slot for slot.
+async fn read_commands(link: &mut Link, granted: &[&HelloRequest]) -> Result<Vec<Answer>, JobError> {
+    let nodes: Vec<&str> = granted.iter().map(|entry| entry.identity.node.as_str()).collect();
+    let known: Vec<Listed<'_>> = granted.iter().map(|entry| listed(entry)).collect();
+    let (mut of_node, mut ids, mut attempts) = (Vec::new(), Vec::new(), Vec::new());
+    for (node, known) in nodes.iter().zip(&known) {
+        for (id, known) in known {
+            of_node.push(*node);
+            ids.push(id.0);
+            attempts.push(integer(known.attempt.0));
+        }
+    }
+    let rows = sqlx::query_file!(
+        "queries/hello_commands.sql",
+        &nodes as &[&str],
+        &of_node as &[&str],
+        &ids,
+        &attempts
+    )
+    .fetch_all(link.within())
+    .await?;
+    let slots: HashMap<&str, usize> = nodes.iter().enumerate().map(|(slot, node)| (*node, slot)).collect();
+    let mut answers: Vec<Answer> = granted.iter().map(|_| Answer::default()).collect();
+    for row in rows {
+        let slot = *slots.get(row.node_id.as_str()).ok_or_else(|| corrupt("a node that said no Hello"))?;
+        let (Some(answer), Some(known)) = (answers.get_mut(slot), known.get(slot)) else { continue };
+        let id = CommandId(row.id);
+        let state = command_state(&row.state)?;
+        let attempt = Attempt(number(row.attempt));
+        let lane = lane_name(&row.lane)?;
+        let decided = fate(state, attempt, row.too_late, known.get(&id).copied());
+        let change = |state, attempt, sent_again| Change { id: row.id, state, attempt, sent_again };
+        let now_attempt = match decided {
+            Fate::Rest => continue,
+            Fate::Expire => {
+                answer.changes.push(change(CommandState::Expired, attempt, false));
+                continue;
+            }
+            Fate::Adopt { state: adopted, attempt: reported } => {
+                if (adopted, reported) != (state, attempt) {
+                    answer.changes.push(change(adopted, reported, false));
+                }
+                reported
+            }
+            Fate::Replay => {
+                answer.changes.push(change(state, attempt, true));
+                answer.replays.push(StoredCommand {
+                    id: row.id,
+                    attempt: row.attempt,
+                    lane: lane.clone(),
+                    seq: row.seq,
+                    kind: row.kind,
+                    payload: row.payload.unwrap_or_default(),
+                    not_after: row.not_after,
+                });
+                attempt
+            }
+        };
+        answer.in_flight.push(InFlight { lane, id, attempt: now_attempt });
+        if row.cancel_requested {
+            answer.cancels.push(CancelCommand { id, reason: row.cancel_reason.unwrap_or_default() });
+        }
+    }
+    Ok(answers)
+}
+
+/// The columns of the rows that change.
+#[derive(Debug, Default)]
+struct Changes<'a> {
+    nodes: Vec<&'a str>,
+    ids: Vec<Uuid>,
+    states: Vec<&'static str>,
+    attempts: Vec<i32>,
+    sent_again: Vec<bool>,
+}
+
+/// Writes sessions, presence, outbox and changed commands, and completes the grants.
+async fn write(
+    link: &mut Link,
+    proof: &LeaseProof,
+    granted: &[&HelloRequest],
+    answers: &mut [Answer],
+) -> Result<Vec<HelloGrant>, JobError> {
+    let text = |of: fn(&HelloRequest) -> &str| granted.iter().map(|entry| of(entry)).collect::<Vec<&str>>();
+    let (mut lane_nodes, mut lanes, mut capacities) = (Vec::new(), Vec::new(), Vec::new());
+    let mut changes = Changes::default();
+    for (entry, answer) in granted.iter().zip(answers.iter()) {
+        for lane in &entry.hello.lanes {
+            lane_nodes.push(entry.identity.node.as_str());
+            lanes.push(lane.lane.as_str());
+            capacities.push(integer(lane.capacity.0));
+        }
+        for change in &answer.changes {
+            changes.nodes.push(entry.identity.node.as_str());
+            changes.ids.push(change.id);
+            changes.states.push(change.state.as_str());
+            changes.attempts.push(integer(change.attempt.0));
+            changes.sent_again.push(change.sent_again);
+        }
+    }
+    let rows = sqlx::query_file!(
+        "queries/hello_write.sql",
+        proof.gateway.as_str(),
+        bigint(proof.epoch.0),
+        &text(|entry| entry.identity.node.as_str()) as &[&str],
+        &text(|entry| &entry.hello.boot_id) as &[&str],
+        &text(|entry| &entry.hello.machine) as &[&str],
+        &text(|entry| &entry.hello.software_version) as &[&str],
+        &text(|entry| &entry.hello.role) as &[&str],
+        &text(|entry| &entry.identity.certificate_serial) as &[&str],
+        &text(|entry| entry.hello.journal.as_ref().map_or("", |journal| journal.as_str())) as &[&str],
+        &lane_nodes as &[&str],
+        &lanes as &[&str],
+        &capacities,
+        &changes.nodes as &[&str],
+        &changes.ids,
+        &changes.states as &[&str],
+        &changes.attempts,
+        &changes.sent_again
+    )
+    .fetch_all(link.within())
+    .await?;
+    if rows.len() != granted.len() {
+        return Err(corrupt("a session's row is gone"));
+    }
+    Ok(rows
+        .into_iter()
+        .zip(answers)
+        .map(|(row, answer)| {
+            let answer = std::mem::take(answer);
+            let epoch = SessionEpoch(counter(row.session_epoch));
+            let replays: Vec<Command> =
+                answer.replays.into_iter().map(|command| command.send_in(epoch)).collect();
+            HelloGrant {
+                epoch,
+                server_time: UnixMillis(row.server_time),
+                journal_acked: EventSeq(counter(row.journal_acked)),
+                replays,
+                in_flight: answer.in_flight,
+                cancels: answer.cancels,
+                cursors: row.cursors.into_iter().map(|seq| LaneSeq(counter(seq))).collect(),
+                has_pending: row.has_pending,
+            }
+        })
+        .collect())
+}

@@ -1,0 +1,125 @@
+//! Carries out the writer's jobs: one file of this folder for each kind.
+//!
+//! A `QueueRunner` owns one queue's connection. It takes a job, gives its outcome, and decides
+//! nothing in between but what an error means.
+//!
+//! 1. The number of round trips of a job does not depend on how many entries it has.
+//! 2. A job that fails leaves no transaction open behind it.
+//! 3. A job that hangs ends by itself, with what is true of it then.
+
+use std::time::Duration;
+
+use gateway_core::ids::GatewayId;
+use gateway_core::store::{Job, Outcome, Queue, StoreError};
+use sqlx::postgres::PgConnectOptions;
+
+use crate::connection::{Connector, Link};
+use crate::failure::{Failure, Stage};
+
+mod cancels;
+mod dispatch;
+mod hello;
+mod hello_fate;
+mod lanes;
+mod lease;
+mod presence;
+mod stored;
+mod updates;
+
+/// One queue's connection and its jobs.
+#[derive(Debug)]
+pub struct QueueRunner {
+    connector: Connector,
+    queue: Queue,
+}
+
+/// Why a job failed: by the database, or by what it holds.
+#[derive(Debug)]
+enum JobError {
+    Sql(sqlx::Error),
+    /// Found before anything was committed; the transaction is rolled back.
+    Store(StoreError),
+}
+
+impl From<sqlx::Error> for JobError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl QueueRunner {
+    /// A runner that will connect with its first job. `wait_for_disk` is about dispatches alone.
+    pub fn new(
+        options: &PgConnectOptions,
+        gateway: &GatewayId,
+        queue: Queue,
+        synchronous_dispatch: bool,
+    ) -> Self {
+        let wait_for_disk = synchronous_dispatch || queue != Queue::Dispatch;
+        Self { connector: Connector::new(options, gateway, queue, wait_for_disk), queue }
+    }
+
+    /// Carries out one job of this runner's queue.
+    pub async fn run(&mut self, job: &Job) -> Outcome {
+        debug_assert_eq!(job.queue(), self.queue, "a job goes to its own queue");
+        let limit = job_timeout(self.queue);
+        let link = match self.connector.ready().await {
+            Ok(link) => link,
+            Err(error) => return failed(job, error),
+        };
+        link.stage = Stage::Safe;
+        let failure = match tokio::time::timeout(limit, execute(link, job)).await {
+            Ok(Ok(outcome)) => return outcome,
+            Ok(Err(JobError::Sql(error))) => Failure::from_sqlx(&error, link.stage),
+            Ok(Err(JobError::Store(error))) => Failure { error, connection_lost: false },
+            Err(_) => Failure::lost(&format!("no answer within {} s", limit.as_secs()), link.stage),
+        };
+        if failure.connection_lost || end_transaction(link).await.is_err() {
+            self.connector.drop_link();
+        }
+        failed(job, failure.error)
+    }
+}
+
+/// A transaction that a failed job left open must not keep its locks.
+async fn end_transaction(link: &mut Link) -> Result<(), sqlx::Error> {
+    match tokio::time::timeout(Duration::from_secs(2), link.roll_back()).await {
+        Ok(result) => result,
+        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+    }
+}
+
+/// A little more than the statement time-out of the queue: it ends what only the network holds.
+const fn job_timeout(queue: Queue) -> Duration {
+    match queue {
+        Queue::Lease => Duration::from_secs(6),
+        Queue::Dispatch => Duration::from_secs(10),
+        Queue::Hellos | Queue::Updates | Queue::Presence | Queue::Feed => Duration::from_secs(20),
+    }
+}
+
+async fn execute(link: &mut Link, job: &Job) -> Result<Outcome, JobError> {
+    Ok(match job {
+        Job::Lease(job) => Outcome::Lease(Ok(lease::execute(link, job).await?)),
+        Job::Hellos { proof, entries } => Outcome::Hellos(Ok(hello::execute(link, proof, entries).await?)),
+        Job::Dispatch { proof, wants } => Outcome::Dispatch(Ok(dispatch::execute(link, proof, wants).await?)),
+        Job::ReadLanes { proof, lanes } => Outcome::LanesRead(Ok(lanes::execute(link, proof, lanes).await?)),
+        Job::Updates { entries } => Outcome::Updates(Ok(updates::execute(link, entries).await?)),
+        Job::Presence { gateway, entries } => {
+            Outcome::Presence(Ok(presence::execute(link, gateway, entries).await?))
+        }
+        Job::Cancels { gateway } => Outcome::Cancels(Ok(cancels::execute(link, gateway).await?)),
+    })
+}
+
+fn failed(job: &Job, error: StoreError) -> Outcome {
+    match job {
+        Job::Lease(_) => Outcome::Lease(Err(error)),
+        Job::Hellos { .. } => Outcome::Hellos(Err(error)),
+        Job::Dispatch { .. } => Outcome::Dispatch(Err(error)),
+        Job::ReadLanes { .. } => Outcome::LanesRead(Err(error)),
+        Job::Updates { .. } => Outcome::Updates(Err(error)),
+        Job::Presence { .. } => Outcome::Presence(Err(error)),
+        Job::Cancels { .. } => Outcome::Cancels(Err(error)),
+    }
+}

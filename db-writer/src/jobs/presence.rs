@@ -1,0 +1,35 @@
+//! Liveness and disconnects: one statement, one round trip.
+
+use gateway_core::ids::GatewayId;
+use gateway_core::store::{PresenceEntry, PresenceOutcome};
+
+use super::JobError;
+use super::stored::{bigint, corrupt};
+use crate::connection::Link;
+
+pub(super) async fn execute(
+    link: &mut Link,
+    gateway: &GatewayId,
+    entries: &[PresenceEntry],
+) -> Result<Vec<PresenceOutcome>, JobError> {
+    let (mut nodes, mut epochs, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+    for entry in entries {
+        let (node, epoch, is_gone) = match entry {
+            PresenceEntry::Alive { node, epoch } => (node, epoch, false),
+            PresenceEntry::Disconnected { node, epoch } => (node, epoch, true),
+        };
+        nodes.push(node.as_str());
+        epochs.push(bigint(epoch.0));
+        gone.push(is_gone);
+    }
+    let rows = sqlx::query_file!("queries/presence.sql", gateway.as_str(), &nodes as &[&str], &epochs, &gone)
+        .fetch_all(link.autocommit())
+        .await?;
+    if rows.len() != entries.len() {
+        return Err(corrupt("a presence entry without an answer"));
+    }
+    Ok(rows
+        .into_iter()
+        .map(|row| if row.written { PresenceOutcome::Written } else { PresenceOutcome::Superseded })
+        .collect())
+}

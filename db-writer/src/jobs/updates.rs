@@ -1,0 +1,117 @@
+//! A batch of command updates: one statement, one round trip.
+//!
+//! 1. Within a statement a command stands once. Where a batch holds several updates of a command
+//!    (a node came back while an update of its older session waited), the batch is a transaction
+//!    with one statement for each in turn, so that they count in the batch's order.
+
+use std::collections::HashMap;
+
+use gateway_core::frame::RefusalReason;
+use gateway_core::ids::{Attempt, CommandId, NodeId};
+use gateway_core::seam::UpdateRequest;
+use gateway_core::store::UpdateOutcome;
+use sqlx::PgConnection;
+
+use super::JobError;
+use super::stored::{command_state, corrupt, integer, lane_name, number};
+use crate::connection::Link;
+
+pub(super) async fn execute(
+    link: &mut Link,
+    entries: &[UpdateRequest],
+) -> Result<Vec<UpdateOutcome>, JobError> {
+    let rounds = rounds(entries);
+    if let [only] = rounds.as_slice() {
+        return Ok(store(link.autocommit(), entries, only)
+            .await?
+            .into_iter()
+            .map(|(_, outcome)| outcome)
+            .collect());
+    }
+    let mut outcomes = Vec::with_capacity(entries.len());
+    link.begin().await?;
+    for round in &rounds {
+        outcomes.extend(store(link.within(), entries, round).await?);
+    }
+    link.commit().await?;
+    outcomes.sort_by_key(|(slot, _)| *slot);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+}
+
+/// The slots of the entries, in rounds in which each command stands once.
+fn rounds(entries: &[UpdateRequest]) -> Vec<Vec<usize>> {
+    let mut seen: HashMap<(&NodeId, CommandId), usize> = HashMap::with_capacity(entries.len());
+    let mut rounds: Vec<Vec<usize>> = Vec::new();
+    for (slot, entry) in entries.iter().enumerate() {
+        let round = seen.entry((&entry.node, entry.update.id)).or_default();
+        match rounds.get_mut(*round) {
+            Some(slots) => slots.push(slot),
+            None => rounds.push(vec![slot]),
+        }
+        *round += 1;
+    }
+    rounds
+}
+
+async fn store(
+    sql: &mut PgConnection,
+    entries: &[UpdateRequest],
+    slots: &[usize],
+) -> Result<Vec<(usize, UpdateOutcome)>, JobError> {
+    let chosen: Vec<&UpdateRequest> = slots.iter().filter_map(|slot| entries.get(*slot)).collect();
+    let nodes: Vec<&str> = chosen.iter().map(|entry| entry.node.as_str()).collect();
+    let ids: Vec<_> = chosen.iter().map(|entry| entry.update.id.0).collect();
+    let attempts: Vec<i32> = chosen.iter().map(|entry| integer(entry.update.attempt.0)).collect();
+    let states: Vec<&str> = chosen.iter().map(|entry| entry.update.state.as_str()).collect();
+    let progress: Vec<Option<&str>> = chosen.iter().map(|entry| entry.update.progress.as_deref()).collect();
+    let results: Vec<&[u8]> = chosen.iter().map(|entry| entry.update.result.as_ref()).collect();
+    let errors: Vec<Option<&str>> = chosen.iter().map(|entry| entry.update.error.as_deref()).collect();
+    let refusals: Vec<Option<&str>> =
+        chosen.iter().map(|entry| entry.update.refusal.map(|refusal| reason(refusal.reason))).collect();
+    let retryable: Vec<bool> =
+        chosen.iter().map(|entry| entry.update.refusal.is_some_and(|refusal| refusal.retryable)).collect();
+    let rows = sqlx::query_file!(
+        "queries/updates.sql",
+        &nodes as &[&str],
+        &ids,
+        &attempts,
+        &states as &[&str],
+        &progress as &[Option<&str>],
+        &results as &[&[u8]],
+        &errors as &[Option<&str>],
+        &refusals as &[Option<&str>],
+        &retryable
+    )
+    .fetch_all(sql)
+    .await?;
+    if rows.len() != chosen.len() {
+        return Err(corrupt("an update without an answer"));
+    }
+    slots
+        .iter()
+        .zip(rows)
+        .map(|(slot, row)| {
+            let (Some(verdict), Some(state), Some(lane)) = (row.verdict, row.state, row.lane) else {
+                return Ok((*slot, UpdateOutcome::UnknownCommand));
+            };
+            let outcome = if verdict == "old" {
+                let current = Attempt(number(row.current_attempt.unwrap_or_default()));
+                UpdateOutcome::OldAttempt { current }
+            } else {
+                let (state, lane) = (command_state(&state)?, lane_name(&lane)?);
+                UpdateOutcome::Stored { state, lane, conflict: verdict == "conflict" }
+            };
+            Ok((*slot, outcome))
+        })
+        .collect()
+}
+
+const fn reason(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::Unspecified => "unspecified",
+        RefusalReason::LaneFull => "lane-full",
+        RefusalReason::UnknownKind => "unknown-kind",
+        RefusalReason::Expired => "expired",
+        RefusalReason::StaleEpoch => "stale-epoch",
+    }
+}
