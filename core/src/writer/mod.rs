@@ -24,6 +24,8 @@ mod lanes;
 mod lease;
 mod outcomes;
 mod presence;
+#[cfg(test)]
+mod sequences;
 mod settlement;
 mod stop;
 #[cfg(test)]

@@ -74,6 +74,10 @@ impl Writer {
                 HelloOutcome::Granted(grant) if hello.wanted => self.grant(hello, *grant, now),
                 HelloOutcome::Granted(grant) => {
                     let node = hello.request.identity.node;
+                    // The bumped epoch fenced an older session here too, though nobody took its place.
+                    if let Some(older) = self.directory.of_node(&node).map(|session| session.key) {
+                        self.supersede(older);
+                    }
                     self.presence.push(PresenceEntry::Disconnected { node, epoch: grant.epoch });
                 }
                 HelloOutcome::Refused(reason) => {
@@ -239,11 +243,16 @@ impl Writer {
             let Some(key) = self.directory.of_epoch(&node, epoch).map(|session| session.key) else {
                 continue;
             };
-            if let Some(session) = self.directory.remove(key) {
-                self.counts.sessions_superseded += 1;
-                self.ledger.close(&session.lanes);
-                self.tell(key, SessionNews::Close(CloseReason::Superseded));
-            }
+            self.supersede(key);
+        }
+    }
+
+    /// The session's row has a newer epoch, and no session here took its place.
+    fn supersede(&mut self, key: SessionKey) {
+        if let Some(session) = self.directory.remove(key) {
+            self.counts.sessions_superseded += 1;
+            self.ledger.close(&session.lanes);
+            self.tell(key, SessionNews::Close(CloseReason::Superseded));
         }
     }
 

@@ -1,0 +1,475 @@
+//! Operation sequences against a tiny store: whatever the order of messages, outcomes and faults,
+//! the writer keeps its promises. The simulator does the same at full size with real sessions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::testing::{at, command_id, hello, lane, node};
+use super::tests::config;
+use super::*;
+use crate::command::CommandState;
+use crate::frame::{Command, CommandUpdate};
+use crate::ids::{Attempt, EventSeq, FrameRef, LaneSeq};
+use crate::store::{
+    Claim, HelloGrant, HelloOutcome, InFlight, LaneState, LeaseOutcome, PresenceOutcome, Routed, StoreError,
+    UpdateOutcome,
+};
+use crate::time::UnixMillis;
+
+const NODES: usize = 4;
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    None,
+    Retry,
+    UnknownCommitted,
+    UnknownLost,
+    Rejected,
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Hello { node: usize, capacity: u32 },
+    Close { session: usize },
+    Enqueue { node: usize, poke: bool },
+    Report { session: usize, end: bool },
+    Execute { queue: usize, fault: Fault },
+    Deliver { queue: usize },
+    Pass { millis: u64 },
+    Steal,
+    GiveBack,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let fault = prop_oneof![
+        12 => Just(Fault::None),
+        2 => Just(Fault::Retry),
+        1 => Just(Fault::UnknownCommitted),
+        1 => Just(Fault::UnknownLost),
+        1 => Just(Fault::Rejected),
+    ];
+    prop_oneof![
+        3 => (0..NODES, 1..4_u32).prop_map(|(node, capacity)| Op::Hello { node, capacity }),
+        1 => (0..8_usize).prop_map(|session| Op::Close { session }),
+        4 => (0..NODES, any::<bool>()).prop_map(|(node, poke)| Op::Enqueue { node, poke }),
+        5 => (0..8_usize, any::<bool>()).prop_map(|(session, end)| Op::Report { session, end }),
+        12 => (0..6_usize, fault).prop_map(|(queue, fault)| Op::Execute { queue, fault }),
+        12 => (0..6_usize).prop_map(|queue| Op::Deliver { queue }),
+        3 => (1..2_500_u64).prop_map(|millis| Op::Pass { millis }),
+        1 => Just(Op::Steal),
+        2 => Just(Op::GiveBack),
+    ]
+}
+
+#[derive(Debug)]
+struct Row {
+    node: usize,
+    state: CommandState,
+}
+
+/// What a shard and its node know of a session.
+#[derive(Debug, Default)]
+struct Client {
+    node: usize,
+    granted: Option<SessionEpoch>,
+    waits: bool,
+    known: Vec<u128>,
+}
+
+#[derive(Debug)]
+enum Flight {
+    Taken(Box<Job>, Moment),
+    Done(Box<Outcome>, Moment),
+}
+
+struct World {
+    writer: Writer,
+    now: Moment,
+    rows: Vec<Row>,
+    epochs: [u64; NODES],
+    stolen: bool,
+    clients: BTreeMap<SessionKey, Client>,
+    next_slot: u32,
+    flights: BTreeMap<Queue, Flight>,
+    serving: bool,
+    posted: usize,
+    released: usize,
+}
+
+fn name(number: usize) -> String {
+    format!("node-{number}")
+}
+
+fn number_of(node: &NodeId) -> usize {
+    node.as_str()["node-".len()..].parse().expect("a node of this world")
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            writer: Writer::new(config(), at(0)),
+            now: at(0),
+            rows: Vec::new(),
+            epochs: [0; NODES],
+            stolen: false,
+            clients: BTreeMap::new(),
+            next_slot: 0,
+            flights: BTreeMap::new(),
+            serving: false,
+            posted: 0,
+            released: 0,
+        }
+    }
+
+    fn post(&mut self, message: ToWriter) {
+        self.posted += message.weight_bytes();
+        self.writer.handle_message(message, self.now);
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Hello { node, capacity } => self.say_hello(node, capacity),
+            Op::Close { session } => {
+                if let Some(key) = self.clients.keys().nth(session).copied() {
+                    self.close(key);
+                }
+            }
+            Op::Enqueue { node: number, poke } => {
+                self.rows.push(Row { node: number, state: CommandState::Pending });
+                if poke {
+                    self.writer.handle_poke(Some(&node(&name(number))), self.now);
+                }
+            }
+            Op::Report { session, end } => self.report(session, end),
+            Op::Execute { queue, fault } => self.execute(Queue::ALL[queue], fault),
+            Op::Deliver { queue } => self.deliver(Queue::ALL[queue]),
+            Op::Pass { millis } => {
+                let until = self.now + Duration::from_millis(millis);
+                while let Some(due) = self.writer.next_deadline().filter(|due| *due <= until) {
+                    self.now = self.now.max(due);
+                    self.writer.handle_time(self.now);
+                    let before = self.flights.len();
+                    self.turn();
+                    if self.flights.len() == before && self.writer.next_deadline() == Some(due) {
+                        break;
+                    }
+                }
+                self.now = until;
+                self.writer.handle_time(self.now);
+            }
+            Op::Steal => self.stolen = true,
+            Op::GiveBack => self.stolen = false,
+        }
+        self.turn();
+    }
+
+    fn say_hello(&mut self, node: usize, capacity: u32) {
+        if !self.serving {
+            return;
+        }
+        let request = hello(&name(node), self.next_slot, &[("main", capacity)]);
+        self.next_slot += 1;
+        self.clients.insert(request.key, Client { node, ..Client::default() });
+        self.post(ToWriter::Hello(Box::new(request)));
+    }
+
+    fn close(&mut self, key: SessionKey) {
+        if let Some(client) = self.clients.remove(&key) {
+            self.post(ToWriter::Closed { key, node: node(&name(client.node)) });
+        }
+    }
+
+    fn report(&mut self, session: usize, end: bool) {
+        let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
+        if client.waits || client.granted.is_none() {
+            return;
+        }
+        let Some(id) = client.known.first().copied() else { return };
+        if end {
+            client.known.remove(0);
+        }
+        client.waits = true;
+        let (key, reporter) = (*key, node(&name(client.node)));
+        let update = CommandUpdate {
+            frame_ref: FrameRef(1),
+            id: command_id(id),
+            attempt: Attempt(1),
+            state: if end { CommandState::Succeeded } else { CommandState::Running },
+            progress: None,
+            result: Bytes::from_static(b"r"),
+            error: None,
+            refusal: None,
+        };
+        self.post(ToWriter::Update(Box::new(UpdateRequest { key, node: reporter, update })));
+    }
+
+    fn say_alive(&mut self) {
+        let alive = |(key, client): (&SessionKey, &Client)| {
+            Some(ToWriter::Alive { key: *key, node: node(&name(client.node)), epoch: client.granted? })
+        };
+        let messages: Vec<_> = self.clients.iter().filter_map(alive).collect();
+        messages.into_iter().for_each(|message| self.post(message));
+        self.turn();
+    }
+
+    /// What a shell does after each input.
+    fn turn(&mut self) {
+        loop {
+            while let Some(job) = self.writer.poll_job(self.now) {
+                let before = self.flights.insert(job.queue(), Flight::Taken(Box::new(job), self.now));
+                assert!(before.is_none(), "one job of a queue at a time");
+            }
+            let Some((shard, message)) = self.writer.poll_to_shard() else { break };
+            match message {
+                ToShard::Serving(serving) => self.serving = serving,
+                ToShard::CloseAll(_) => {
+                    let keys: Vec<_> =
+                        self.clients.keys().copied().filter(|key| key.shard == shard).collect();
+                    keys.into_iter().for_each(|key| self.close(key));
+                }
+                ToShard::Session { key, news } => self.hear(key, news),
+                ToShard::Stop => unreachable!("nobody stops this world"),
+            }
+        }
+        self.released += self.writer.poll_released_bytes();
+        assert!(self.released <= self.posted);
+    }
+
+    fn hear(&mut self, key: SessionKey, news: SessionNews) {
+        let close = matches!(news, SessionNews::Close(_));
+        assert!(self.serving || close, "a fenced gateway has no news but ends: {news:?}");
+        let Some(client) = self.clients.get_mut(&key) else { return };
+        match news {
+            SessionNews::Granted(granted) => {
+                assert!(client.granted.is_none(), "a Hello is answered once");
+                client.granted = Some(granted.epoch);
+                client.known.extend(granted.replays.iter().map(|command| command.id.0.as_u128()));
+            }
+            SessionNews::Stored { .. } | SessionNews::NotStored { .. } => {
+                assert!(std::mem::take(&mut client.waits), "an update is answered once");
+            }
+            SessionNews::Commands(commands) => {
+                assert!(client.granted.is_some());
+                for command in commands {
+                    let id = command.id.0.as_u128();
+                    assert!(!client.known.contains(&id), "a command is sent once to a session");
+                    client.known.push(id);
+                }
+            }
+            SessionNews::Cancel(_) => {}
+            SessionNews::Close(_) => self.close(key),
+        }
+    }
+
+    fn execute(&mut self, queue: Queue, fault: Fault) {
+        let Some(Flight::Taken(job, started)) = self.flights.get(&queue) else { return };
+        let (job, started) = (job.as_ref().clone(), *started);
+        let outcome = match fault {
+            Fault::None => self.commit(&job),
+            Fault::Retry => failed(&job, StoreError::Retry("away".into())),
+            Fault::Rejected => failed(&job, StoreError::Rejected("bad".into())),
+            Fault::UnknownLost => failed(&job, StoreError::OutcomeUnknown("cut".into())),
+            Fault::UnknownCommitted => {
+                self.commit(&job);
+                failed(&job, StoreError::OutcomeUnknown("cut".into()))
+            }
+        };
+        self.flights.insert(queue, Flight::Done(Box::new(outcome), started));
+    }
+
+    fn deliver(&mut self, queue: Queue) {
+        match self.flights.remove(&queue) {
+            Some(Flight::Done(outcome, started)) => {
+                self.writer.handle_outcome(*outcome, started, self.now);
+            }
+            Some(taken) => {
+                self.flights.insert(queue, taken);
+            }
+            None => {}
+        }
+    }
+
+    // -- the tiny store --------------------------------------------------------------------------
+
+    fn commit(&mut self, job: &Job) -> Outcome {
+        match job {
+            Job::Lease(_) if self.stolen => {
+                let expires_in = Duration::from_secs(1);
+                Outcome::Lease(Ok(LeaseOutcome::HeldByOther { owner: "other".into(), expires_in }))
+            }
+            Job::Lease(_) => Outcome::Lease(Ok(LeaseOutcome::Held { epoch: LeaseEpoch(1) })),
+            Job::Hellos { .. } if self.stolen => Outcome::Hellos(Ok(Routed::LeaseLost)),
+            Job::Hellos { entries, .. } => {
+                let nodes: BTreeSet<_> = entries.iter().map(|entry| entry.identity.node.clone()).collect();
+                assert_eq!(nodes.len(), entries.len(), "at most one Hello of a node in a batch");
+                let grants = entries.iter().map(|entry| self.grant(number_of(&entry.identity.node)));
+                Outcome::Hellos(Ok(Routed::Committed(grants.collect())))
+            }
+            Job::Dispatch { .. } if self.stolen => Outcome::Dispatch(Ok(Routed::LeaseLost)),
+            Job::Dispatch { wants, .. } => {
+                let mut claims = Vec::new();
+                for want in wants {
+                    self.claim(want, &mut claims);
+                }
+                Outcome::Dispatch(Ok(Routed::Committed(claims)))
+            }
+            Job::ReadLanes { .. } if self.stolen => Outcome::LanesRead(Ok(Routed::LeaseLost)),
+            Job::ReadLanes { lanes, .. } => {
+                let read = |number: usize| LaneState {
+                    in_flight: self.in_flight(number).map(|id| self.command(id)).collect(),
+                    cursor: LaneSeq(0),
+                };
+                let states = lanes.iter().map(|lane| read(number_of(&lane.node))).collect();
+                Outcome::LanesRead(Ok(Routed::Committed(states)))
+            }
+            Job::Updates { entries } => {
+                Outcome::Updates(Ok(entries.iter().map(|entry| self.store(entry)).collect()))
+            }
+            Job::Presence { entries, .. } => {
+                let outcome = |entry: &PresenceEntry| {
+                    let live = SessionEpoch(self.epochs[number_of(entry.node())]);
+                    if entry.epoch() == live { PresenceOutcome::Written } else { PresenceOutcome::Superseded }
+                };
+                Outcome::Presence(Ok(entries.iter().map(outcome).collect()))
+            }
+            Job::Cancels { .. } => Outcome::Cancels(Ok(Vec::new())),
+        }
+    }
+
+    fn grant(&mut self, number: usize) -> HelloOutcome {
+        self.epochs[number] += 1;
+        let ids: Vec<usize> = self.in_flight(number).collect();
+        let in_flight =
+            |id: &usize| InFlight { lane: lane("main"), id: command_id(*id as u128), attempt: Attempt(1) };
+        HelloOutcome::Granted(Box::new(HelloGrant {
+            epoch: SessionEpoch(self.epochs[number]),
+            server_time: UnixMillis(0),
+            journal_acked: EventSeq(0),
+            replays: ids.iter().map(|id| self.command(*id)).collect(),
+            in_flight: ids.iter().map(in_flight).collect(),
+            cancels: Vec::new(),
+            cursors: vec![LaneSeq(0)],
+            has_pending: self.rows.iter().any(|row| row.node == number && row.state == CommandState::Pending),
+        }))
+    }
+
+    fn claim(&mut self, want: &crate::store::LaneWant, claims: &mut Vec<Claim>) {
+        let number = number_of(&want.node);
+        if want.epoch != SessionEpoch(self.epochs[number]) {
+            return;
+        }
+        for id in 0..self.rows.len() {
+            let row = &mut self.rows[id];
+            if row.node != number || row.state != CommandState::Pending || claims.len() > 10_000 {
+                continue;
+            }
+            let claimed = claims.iter().filter(|claim| claim.node == want.node).count();
+            if claimed == want.free.0 as usize {
+                break;
+            }
+            row.state = CommandState::Dispatched;
+            let command = self.command(id);
+            claims.push(Claim {
+                node: want.node.clone(),
+                command,
+                moves_cursor: true,
+                waited: Duration::ZERO,
+            });
+        }
+        let in_flight = self.in_flight(number).count();
+        assert!(in_flight <= want.capacity.0 as usize || claims.iter().all(|claim| claim.node != want.node));
+    }
+
+    fn store(&mut self, entry: &UpdateRequest) -> UpdateOutcome {
+        let row = &mut self.rows[entry.update.id.0.as_u128() as usize];
+        let transition = row.state.on_report(entry.update.state);
+        if transition == crate::command::Transition::Apply {
+            row.state = entry.update.state;
+        }
+        UpdateOutcome::Stored { state: row.state, lane: lane("main"), conflict: false }
+    }
+
+    fn in_flight(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
+        let mine = move |(_, row): &(usize, &Row)| row.node == number && row.state.is_in_flight();
+        self.rows.iter().enumerate().filter(mine).map(|(id, _)| id)
+    }
+
+    fn command(&self, id: usize) -> Command {
+        Command {
+            id: command_id(id as u128),
+            attempt: Attempt(1),
+            lane: lane("main"),
+            seq: LaneSeq(id as u64),
+            kind: "echo".into(),
+            payload: Bytes::new(),
+            not_after: None,
+            session_epoch: SessionEpoch(self.epochs[self.rows[id].node]),
+        }
+    }
+
+    /// No more faults; every node dials in again and works until nothing is left.
+    fn settle(&mut self) {
+        self.stolen = false;
+        for round in 0..400 {
+            for queue in Queue::ALL {
+                self.execute(queue, Fault::None);
+                self.deliver(queue);
+                self.turn();
+            }
+            for number in 0..NODES {
+                if !self.clients.values().any(|client| client.node == number) {
+                    self.say_hello(number, 1);
+                    self.turn();
+                }
+            }
+            for session in 0..self.clients.len() {
+                self.report(session, true);
+                self.turn();
+            }
+            self.say_alive();
+            self.apply(Op::Pass { millis: 300 });
+            let all_done = self.rows.iter().all(|row| row.state.is_terminal());
+            if round > 20 && all_done && self.posted == self.released {
+                return;
+            }
+        }
+        panic!(
+            "not all is done: {:?}, {} bytes posted, {} released, clients {:?}",
+            self.rows, self.posted, self.released, self.clients
+        );
+    }
+}
+
+fn failed(job: &Job, error: StoreError) -> Outcome {
+    match job {
+        Job::Lease(_) => Outcome::Lease(Err(error)),
+        Job::Hellos { .. } => Outcome::Hellos(Err(error)),
+        Job::Dispatch { .. } => Outcome::Dispatch(Err(error)),
+        Job::ReadLanes { .. } => Outcome::LanesRead(Err(error)),
+        Job::Updates { .. } => Outcome::Updates(Err(error)),
+        Job::Presence { .. } => Outcome::Presence(Err(error)),
+        Job::Cancels { .. } => Outcome::Cancels(Err(error)),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_credit_holds_answers_come_once_and_all_work_ends(
+        ops in prop::collection::vec(op(), 1..250)
+    ) {
+        let mut world = World::new();
+        world.turn();
+        world.execute(Queue::Lease, Fault::None);
+        world.deliver(Queue::Lease);
+        world.turn();
+        for op in ops {
+            world.apply(op);
+        }
+        world.settle();
+    }
+}
