@@ -8,6 +8,8 @@
 //! 2. It waits for signals (readiness, exits, events), not for times.
 //! 3. It is the only crate here that may sign a certificate.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod clock;
 pub mod cluster;
 pub mod database;

@@ -160,8 +160,7 @@ pub fn usage(pid: u32) -> io::Result<Usage> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid} is malformed"));
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The command's name, in parentheses, may hold anything; fields are counted after it.
-    let fields: Vec<&str> =
-        stat.rsplit_once(')').ok_or_else(malformed)?.1.split_ascii_whitespace().collect();
+    let fields: Vec<&str> = stat.rsplit_once(')').ok_or_else(malformed)?.1.split_ascii_whitespace().collect();
     let ticks = |index: usize| fields.get(index).and_then(|text| text.parse::<u64>().ok());
     let ticks = ticks(11).zip(ticks(12)).map(|(user, system)| user + system).ok_or_else(malformed)?;
     let per_second = rustix::param::clock_ticks_per_second().max(1);
@@ -199,8 +198,7 @@ mod tests {
     #[tokio::test]
     async fn the_watchdog_ends_an_orphan_and_its_folder() {
         let folder = tempfile::tempdir().unwrap().keep();
-        let mut child =
-            Guarded::spawn(Command::new("sleep").arg("1000"), "TERM", Some(&folder)).unwrap();
+        let mut child = Guarded::spawn(Command::new("sleep").arg("1000"), "TERM", Some(&folder)).unwrap();
         // What the death of this process does: the pipe ends.
         drop(child.watchdog.stdin.take());
         let status = tokio::time::timeout(Duration::from_secs(20), child.wait()).await.unwrap().unwrap();

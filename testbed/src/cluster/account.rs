@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn an_account_is_found_by_its_whole_name_and_root_never() {
-        let accounts = "root:x:0:0::/root:/bin/sh\npostgresql:x:5:5::/:/bin/sh\npostgres:x:103:109:x:/:/bin/sh\n";
+        let accounts =
+            "root:x:0:0::/root:/bin/sh\npostgresql:x:5:5::/:/bin/sh\npostgres:x:103:109:x:/:/bin/sh\n";
         let found = Account::parse(accounts, "postgres").unwrap();
         assert_eq!((found.uid, found.gid), (103, 109));
         assert_eq!(Account::parse(accounts, "root"), None);

@@ -74,7 +74,8 @@ impl Binaries {
     pub fn has_library(&self, library: &str) -> bool {
         let file = format!("{library}.so");
         let asked = Command::new(self.program("pg_config")).arg("--pkglibdir").output().ok();
-        let asked = asked.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim().to_owned()));
+        let asked =
+            asked.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim().to_owned()));
         let beside = self.folder.parent().map(|parent| parent.join("lib"));
         asked.into_iter().chain(beside).any(|folder| folder.join(&file).is_file())
     }

@@ -25,9 +25,9 @@ use rustix::process::Signal;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 
+use self::account::Account;
 pub use self::binaries::Binaries;
 pub use self::error::ClusterError;
-use self::account::Account;
 use crate::process::Guarded;
 
 /// The superuser of every private cluster.
@@ -94,7 +94,8 @@ impl Cluster {
             true => Some(temporary_folder("gateway-pg-socket-")?),
             false => None,
         };
-        let socket_dir = socket_folder.as_ref().map_or_else(|| dir.clone(), |folder| folder.path().to_owned());
+        let socket_dir =
+            socket_folder.as_ref().map_or_else(|| dir.clone(), |folder| folder.path().to_owned());
         if let Some(folder) = &socket_folder {
             prepare_folder(folder.path(), account.as_ref())?;
         }
@@ -208,9 +209,9 @@ impl Cluster {
 
     /// Whether the server collects `pg_stat_statements`.
     pub fn has_statistics(&self) -> bool {
-        self.settings.iter().any(|(key, value)| {
-            key == "shared_preload_libraries" && value.contains("pg_stat_statements")
-        })
+        self.settings
+            .iter()
+            .any(|(key, value)| key == "shared_preload_libraries" && value.contains("pg_stat_statements"))
     }
 
     /// Stops the server and waits until it is gone.
@@ -259,7 +260,10 @@ impl Cluster {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.binaries.program(program));
-        command.env_clear().envs([("LC_ALL", "C"), ("TZ", "UTC"), ("PATH", "/usr/bin:/bin")]).current_dir(&self.dir);
+        command
+            .env_clear()
+            .envs([("LC_ALL", "C"), ("TZ", "UTC"), ("PATH", "/usr/bin:/bin")])
+            .current_dir(&self.dir);
         if let Some(account) = &self.account {
             account.apply(&mut command);
         }

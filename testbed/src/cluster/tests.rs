@@ -6,7 +6,8 @@ async fn insert_and_count(url: &str) -> i64 {
     let mut connection = PgConnection::connect(url).await.unwrap();
     connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)").await.unwrap();
     connection.execute("INSERT INTO kept VALUES (1)").await.unwrap();
-    let (count,): (i64,) = sqlx::query_as("SELECT count(*) FROM kept").fetch_one(&mut connection).await.unwrap();
+    let (count,): (i64,) =
+        sqlx::query_as("SELECT count(*) FROM kept").fetch_one(&mut connection).await.unwrap();
     count
 }
 
@@ -92,5 +93,9 @@ fn an_ordinary_user_can_run_a_cluster_too() {
     Account::for_tests("nobody").apply(&mut story);
     let output = story.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

@@ -210,7 +210,9 @@ impl Call {
                     Poll::Pending => Poll::Pending,
                     Poll::Ready(Ok(trailers)) => {
                         let end = trailers.as_ref().and_then(End::from_headers);
-                        let end = end.unwrap_or_else(|| End::of(EndKind::Transport, "the stream ended without a status"));
+                        let end = end.unwrap_or_else(|| {
+                            End::of(EndKind::Transport, "the stream ended without a status")
+                        });
                         Poll::Ready(Arrival::Ended(end))
                     }
                     Poll::Ready(Err(error)) => self.stream_failed(&error),

@@ -157,7 +157,14 @@ impl Memory {
     }
 
     /// The command's state changed here. False where the command is not known or is over already.
-    pub fn advance(&mut self, id: Uuid, attempt: u32, state: CommandState, result: Bytes, error: &str) -> bool {
+    pub fn advance(
+        &mut self,
+        id: Uuid,
+        attempt: u32,
+        state: CommandState,
+        result: Bytes,
+        error: &str,
+    ) -> bool {
         let Some(known) = self.live(id, attempt) else { return false };
         known.state = state;
         known.result = result;
@@ -209,10 +216,12 @@ impl Memory {
 
     /// The commands whose present state was neither acked nor is on its way.
     pub fn unreported(&self) -> Vec<Uuid> {
-        let on_its_way = |id: &Uuid, state| self.awaiting.values().any(|sent| sent.0 == *id && sent.2 == state);
-        let open = self.known.iter().filter(|(id, known)| {
-            known.acked != Some(known.state) && !on_its_way(id, known.state)
-        });
+        let on_its_way =
+            |id: &Uuid, state| self.awaiting.values().any(|sent| sent.0 == *id && sent.2 == state);
+        let open = self
+            .known
+            .iter()
+            .filter(|(id, known)| known.acked != Some(known.state) && !on_its_way(id, known.state));
         open.map(|(id, _)| *id).collect()
     }
 
@@ -314,10 +323,7 @@ mod tests {
     #[test]
     fn stale_late_and_surplus_commands_are_refused() {
         let mut memory = memory();
-        assert_eq!(
-            memory.handle_command(&command(1, 1), 6, 0),
-            Verdict::Refuse(RefusalReason::StaleEpoch)
-        );
+        assert_eq!(memory.handle_command(&command(1, 1), 6, 0), Verdict::Refuse(RefusalReason::StaleEpoch));
         let late = Command { not_after_unix_ms: 1000, ..command(2, 1) };
         assert_eq!(memory.handle_command(&late, 5, 1001), Verdict::Refuse(RefusalReason::Expired));
         assert!(!memory.update_of(Uuid::from_u128(2)).unwrap().refusal.unwrap().retryable);

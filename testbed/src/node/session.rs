@@ -16,7 +16,7 @@ use super::end::End;
 use crate::clock::unix_ms;
 
 /// A call that is being opened.
-pub(super) type Dial = Pin<Box<dyn Future<Output = Result<Call, End>> + Send>>;
+pub(super) type Dial = Pin<Box<dyn Future<Output = Result<Box<Call>, End>> + Send>>;
 
 /// How long a node waits for `Welcome`; a database outage may lie in it.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ pub(super) enum Due {
 }
 
 pub(super) struct Session {
-    pub(super) call: Call,
+    pub(super) call: Box<Call>,
     /// Set by `Welcome`.
     pub(super) epoch: Option<u64>,
     /// The server's clock minus ours.
@@ -50,7 +50,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(call: Call, now: Instant) -> Self {
+    pub(super) fn new(call: Box<Call>, now: Instant) -> Self {
         Self {
             call,
             epoch: None,
@@ -72,7 +72,14 @@ impl Session {
     }
 
     /// `Welcome` came. `phase` spreads the first beats of many nodes: 0 to 1 of an interval.
-    pub(super) fn welcome(&mut self, epoch: u64, server_ms: i64, interval: Duration, phase: f64, now: Instant) {
+    pub(super) fn welcome(
+        &mut self,
+        epoch: u64,
+        server_ms: i64,
+        interval: Duration,
+        phase: f64,
+        now: Instant,
+    ) {
         self.epoch = Some(epoch);
         self.server_offset_ms = if server_ms == 0 { 0 } else { server_ms - unix_ms() };
         self.interval = interval.max(Duration::from_millis(1));

@@ -13,7 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use gateway_proto::path;
 use gateway_proto::v1::{
-    self, CommandState, Credit, GatewayFrame, Goodbye, Hello, Lane, RejectCode, gateway_frame, node_frame::Frame,
+    self, CommandState, Credit, GatewayFrame, Goodbye, Hello, Lane, RejectCode, gateway_frame,
+    node_frame::Frame,
 };
 use http::HeaderMap;
 use prost::Message;
@@ -44,7 +45,7 @@ enum Phase {
 
 enum Turn {
     Order(Option<Control>),
-    Dialed(Result<Call, End>),
+    Dialed(Result<Box<Call>, End>),
     Arrived(Arrival),
     Time,
 }
@@ -70,8 +71,13 @@ pub(super) struct NodeTask {
 }
 
 impl NodeTask {
-    pub(super) fn new(name: Arc<str>, options: NodeOptions, orders: mpsc::UnboundedReceiver<Control>) -> Self {
-        let lanes = options.lanes.iter().map(|(name, capacity)| Lane { name: name.clone(), capacity: *capacity });
+    pub(super) fn new(
+        name: Arc<str>,
+        options: NodeOptions,
+        orders: mpsc::UnboundedReceiver<Control>,
+    ) -> Self {
+        let lanes =
+            options.lanes.iter().map(|(name, capacity)| Lane { name: name.clone(), capacity: *capacity });
         let memory = Memory::new(lanes.collect());
         let now = Instant::now();
         Self {
@@ -179,10 +185,10 @@ impl NodeTask {
 
     fn dial(&self) -> Dial {
         let target = self.options.target.clone();
-        Box::pin(async move { target.call(path::SESSION, HeaderMap::new()).await })
+        Box::pin(async move { target.call(path::SESSION, HeaderMap::new()).await.map(Box::new) })
     }
 
-    fn handle_dialed(&mut self, call: Call) {
+    fn handle_dialed(&mut self, call: Box<Call>) {
         if matches!(self.phase, Phase::Live(_)) {
             self.tell_end(End::of(EndKind::Asked, "replaced after a drain"), Some(Duration::ZERO));
         }

@@ -58,7 +58,7 @@ pub struct Identity {
     certificate: Arc<rcgen::Certificate>,
     /// PKCS#8. Shared by identities that were made with one key.
     key: Arc<KeyPair>,
-    /// The leaf's serial, as lower-case hex without leading zeros.
+    /// The serial, as upper-case hex without leading zeros: as `node_certs` has it.
     pub serial: String,
 }
 
@@ -169,6 +169,11 @@ impl Pki {
         &self.trust_domain
     }
 
+    /// The id of the node whose certificate `node` makes: the URI in it.
+    pub fn node_id(&self, node: &str) -> String {
+        node_uri(&self.trust_domain, SITE, node)
+    }
+
     /// The certificate that a gateway checks nodes with.
     pub fn node_ca_pem(&self) -> &str {
         &self.nodes_pem
@@ -199,7 +204,7 @@ impl Pki {
     }
 
     fn node_with_key(&self, node: &str, key: Arc<KeyPair>) -> Result<Identity, PkiError> {
-        self.nodes.issue(&node_params(&[node_uri(&self.trust_domain, SITE, node)])?, key)
+        self.nodes.issue(&node_params(&[self.node_id(node)])?, key)
     }
 
     /// A certificate that a gateway must refuse, otherwise like that of `node`.
@@ -214,7 +219,9 @@ impl Pki {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_webpki_verifier(Arc::clone(&self.verifier));
         let mut config = match identity {
-            Some(identity) => builder.with_client_auth_cert(vec![identity.certificate().clone()], identity.key())?,
+            Some(identity) => {
+                builder.with_client_auth_cert(vec![identity.certificate().clone()], identity.key())?
+            }
             None => builder.with_no_client_auth(),
         };
         config.resumption = Resumption::disabled();
@@ -306,7 +313,7 @@ fn new_serial() -> SerialNumber {
 }
 
 fn hex_serial(bytes: &[u8]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
     hex.trim_start_matches('0').to_owned()
 }
 
@@ -321,7 +328,8 @@ fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
 
 fn stored_authority(folder: &Path, file: &str, name: &str) -> Result<(Authority, String), PkiError> {
     let (certificate, key) = (folder.join(format!("{file}.crt")), folder.join(format!("{file}.key")));
-    let (Ok(certificate_pem), Ok(key_pem)) = (fs::read_to_string(&certificate), fs::read_to_string(&key)) else {
+    let (Ok(certificate_pem), Ok(key_pem)) = (fs::read_to_string(&certificate), fs::read_to_string(&key))
+    else {
         let authority = Authority::new(name)?;
         let pem = authority.0.pem();
         write_file(&key, &authority.0.key().serialize_pem(), 0o600)?;
@@ -336,7 +344,6 @@ fn stored_authority(folder: &Path, file: &str, name: &str) -> Result<(Authority,
     let authority = Authority(CertifiedIssuer::self_signed(authority_params(name), key_pair)?);
     Ok((authority, certificate_pem))
 }
-
 
 #[cfg(test)]
 mod tests;

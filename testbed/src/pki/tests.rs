@@ -7,8 +7,7 @@ use rustls::server::WebPkiClientVerifier;
 fn judge(pki: &Pki, identity: &Identity) -> Result<(), rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pki.node_ca_pem().as_bytes()).unwrap()).unwrap();
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build().unwrap();
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build().unwrap();
     verifier.verify_client_cert(identity.certificate(), &[], UnixTime::now()).map(|_| ())
 }
 
@@ -74,7 +73,8 @@ fn certificates_for_five_thousand_nodes_are_distinct_and_quick() {
     let started = std::time::Instant::now();
     let identities = pki.nodes(names.iter().map(String::as_str)).unwrap();
     let took = started.elapsed();
-    let serials: std::collections::BTreeSet<&str> = identities.iter().map(|one| one.serial.as_str()).collect();
+    let serials: std::collections::BTreeSet<&str> =
+        identities.iter().map(|one| one.serial.as_str()).collect();
     assert_eq!(serials.len(), 5000);
     // About 0.5 s on one busy core; the bound only tells signing from generating RSA keys.
     assert!(took < Duration::from_secs(20), "{took:?}");
