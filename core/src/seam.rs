@@ -123,7 +123,9 @@ impl Weigh for ToWriter {
 impl Weigh for HelloRequest {
     fn weight_bytes(&self) -> usize {
         let hello = &self.hello;
-        hello.lanes.len() * 96 + size_of_val(&hello.known_commands[..]) + 512
+        let texts = [&hello.boot_id, &hello.machine, &hello.software_version, &hello.role];
+        let text_bytes: usize = texts.into_iter().chain(&hello.features).map(|text| text.len() + 24).sum();
+        hello.lanes.len() * 96 + size_of_val(&hello.known_commands[..]) + text_bytes + 512
     }
 }
 

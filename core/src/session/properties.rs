@@ -77,7 +77,7 @@ struct World {
     answered_refs: Vec<FrameRef>,
     heartbeats: VecDeque<u64>,
     frames_seen: usize,
-    last_seq: LaneSeqSeen,
+    last_seq: u64,
     // What the writer knows.
     to_hand: VecDeque<Handed>,
     hello_posted: bool,
@@ -87,8 +87,6 @@ struct World {
     // How it ended.
     end: Option<CloseReason>,
 }
-
-type LaneSeqSeen = u64;
 
 fn small_limits() -> Arc<Limits> {
     Arc::new(Limits {
@@ -316,6 +314,13 @@ impl World {
             self.answered_refs,
             self.durable_refs
         );
+        if self.session.inbox_frames() == 0 {
+            assert_eq!(self.session.inbox_bytes(), 0, "6: an empty inbox counts no bytes");
+        }
+        if self.session.phase == Phase::Ended {
+            assert_eq!(self.session.inbox_frames(), 0, "5: what waited is dropped at the end");
+            assert_eq!(self.session.queued_frames(), 0);
+        }
         assert!(self.session.inbox_frames() <= limits.session_inbox_frames, "6: bounded");
         assert!(self.session.waiting_answers() <= MAX_WAITING_ANSWERS + limits.session_inbox_frames);
         let at_bound = self.session.inbox_frames() >= limits.session_inbox_frames
