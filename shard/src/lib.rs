@@ -1,1 +1,83 @@
-//! placeholder
+//! The side of a gateway that nodes see: one glommio executor a shard, with its own listener, its
+//! own TLS and HTTP/2 connections, and the sessions on them.
+//!
+//! Bytes come in through `accept` → `handshake` → `connection` → `stream` → `session_io`, which
+//! drives the machine of `gateway_core::session`; `wire` turns protobuf into its frames. What the
+//! machine has for the writer leaves through `outbound`, what the writer has to say comes in
+//! through `mailbox`. `executor` alone knows which runtime this is.
+//!
+//! It never decides about credit, leases, order or admission, and never waits for the writer.
+//!
+//! 1. One task a connection; a panic in it ends that connection alone.
+//! 2. Whatever a peer can make grow is bounded: windows, header lists, partly received frames,
+//!    what waits to be sent, handshakes, streams.
+//! 3. A session's admission is given back once, and the writer learns its end once, on every way
+//!    out, a panic's too.
+//! 4. No task and no listener outlives the shard.
+
+mod accept;
+mod admitted;
+mod bell;
+mod connection;
+mod counters;
+mod executor;
+mod flood;
+mod handshake;
+mod health;
+mod identity;
+mod listener;
+mod mailbox;
+mod outbound;
+mod outbox;
+mod paced;
+mod panics;
+mod preflight;
+mod receive;
+mod receive_budget;
+mod session_io;
+mod shard;
+mod status;
+mod stopping;
+mod stream;
+mod timers;
+pub mod tls;
+mod wire;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gateway_core::admission::Admission;
+use gateway_core::ids::ShardId;
+use gateway_core::limits::Limits;
+use gateway_core::mail::{Inbox, Post};
+use gateway_core::seam::{ToShard, ToWriter};
+
+pub use counters::{CloseCounts, Counter, ShardCounters};
+pub use executor::{ShardError, ShardHandle, spawn};
+pub use identity::{DEFAULT_PATH, IdentityRules, IdentityRulesError};
+pub use listener::{DEFAULT_BACKLOG, bind_reuse_port};
+pub use preflight::{PreflightError, preflight};
+
+/// All that a shard is given.
+#[derive(Debug)]
+pub struct ShardConfig {
+    pub shard: ShardId,
+    /// The cpu that its thread is pinned to; `None` leaves it to the kernel.
+    pub cpu: Option<usize>,
+    /// The start of the process's clock; every thread of a gateway is given the same.
+    pub started: Instant,
+    pub limits: Arc<Limits>,
+    /// The bounds over all shards of the gateway.
+    pub admission: Arc<Admission>,
+    /// From `tls::server_config`.
+    pub tls: Arc<rustls::ServerConfig>,
+    /// How a certificate names its node.
+    pub identity: Arc<IdentityRules>,
+    /// From `bind_reuse_port`; the shard closes it when it stops.
+    pub listener: std::net::TcpListener,
+    pub writer: Post<ToWriter>,
+    pub inbox: Inbox<ToShard>,
+    pub counters: Arc<ShardCounters>,
+    /// How long the thread looks for work before it sleeps. Zero on shared cores.
+    pub spin: Duration,
+}

@@ -1,0 +1,215 @@
+//! One connection: its HTTP/2 state and the streams on it, driven by one task.
+//!
+//! A turn: take what the peer sent, serve each stream, send what they wrote; again while something
+//! rang, a few times at most.
+//!
+//! 1. HTTP/2 is polled to `Pending` before the streams, and an error of it ends the connection.
+//! 2. A panic in a stream ends its stream with `INTERNAL` and its connection, and nothing else.
+//! 3. A connection without a stream is closed after `streamless_timeout`; one that is leaving is
+//!    dropped after `LEAVE_TIMEOUT`, whatever its peer does.
+//! 4. A connection that is over drops its streams, and each of them settles what it owes.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use gateway_core::limits::Limits;
+use gateway_core::time::Moment;
+use h2::Reason;
+use h2::server::Builder;
+use tokio_rustls::server::TlsStream;
+
+use crate::bell::{Bell, Wish};
+use crate::executor::Tcp;
+use crate::paced::Paced;
+use crate::panics;
+use crate::shard::{ConnectionLease, Shard};
+use crate::stream::{self, Afterwards, Peer, Stream};
+use crate::timers::Deadline;
+
+pub(crate) type Http2 = h2::server::Connection<Paced<TlsStream<Tcp>>, Bytes>;
+
+/// How often a turn goes on because something rang.
+const ROUNDS_PER_TURN: usize = 4;
+/// Requests taken before the streams have their turn.
+const REQUESTS_PER_ROUND: usize = 32;
+/// What a peer may take to let a leaving connection end well.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+const RESET_STREAMS_KEPT: usize = 16;
+
+/// HTTP/2 with everything small that a peer could make large.
+pub(crate) fn http2(limits: &Limits) -> Builder {
+    let mut builder = h2::server::Builder::new();
+    builder
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(limits.header_list_bytes)
+        .header_table_size(0)
+        .max_concurrent_streams(limits.streams_per_connection)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_concurrent_reset_streams(RESET_STREAMS_KEPT)
+        .max_pending_accept_reset_streams(RESET_STREAMS_KEPT)
+        .max_local_error_reset_streams(Some(RESET_STREAMS_KEPT));
+    builder
+}
+
+pub(crate) struct Connection {
+    shard: Rc<Shard>,
+    bell: Arc<Bell>,
+    /// What all that is polled wakes: the bell.
+    waker: Waker,
+    http2: Http2,
+    peer: Peer,
+    streams: Vec<Stream>,
+    streamless_since: Option<Moment>,
+    leaving_until: Option<Moment>,
+    deadline: Deadline,
+    // Last: the shard counts the connection until all above is gone.
+    _lease: ConnectionLease,
+}
+
+impl Connection {
+    pub(crate) fn new(shard: &Rc<Shard>, lease: ConnectionLease, http2: Http2, peer: Peer) -> Box<Self> {
+        let bell = Arc::clone(lease.bell());
+        Box::new(Self {
+            waker: Waker::from(Arc::clone(&bell)),
+            http2,
+            peer,
+            streams: Vec::new(),
+            streamless_since: Some(shard.clock.now()),
+            leaving_until: None,
+            deadline: shard.timers.deadline(Arc::clone(&bell)),
+            bell,
+            shard: Rc::clone(shard),
+            _lease: lease,
+        })
+    }
+
+    /// One turn. `Ready` when the connection is over.
+    pub(crate) fn poll(&mut self, task: &Waker) -> Poll<()> {
+        self.bell.begin_turn(task);
+        let outcome = self.turn();
+        self.shard.outbound.ring();
+        self.bell.end_turn(outcome.is_pending() && self.bell.is_over_budget());
+        outcome
+    }
+
+    fn turn(&mut self) -> Poll<()> {
+        let now = self.shard.clock.now();
+        match self.bell.wish() {
+            Wish::Serve => {}
+            Wish::Leave => self.leave(now),
+            Wish::Quit => return Poll::Ready(()),
+        }
+        let waker = self.waker.clone();
+        let context = &mut Context::from_waker(&waker);
+        for _ in 0..ROUNDS_PER_TURN {
+            if self.poll_http2(context, now).is_ready() {
+                return Poll::Ready(());
+            }
+            self.poll_streams(context, now);
+            if !self.bell.take_rung() || self.bell.is_over_budget() {
+                return self.rest(now);
+            }
+        }
+        // Others have their turn; then this one goes on.
+        self.bell.ring();
+        self.rest(now)
+    }
+
+    /// Takes requests. `Ready` when the connection is over.
+    fn poll_http2(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<()> {
+        for _ in 0..REQUESTS_PER_ROUND {
+            match self.http2.poll_accept(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Ready(Some(Err(error))) => {
+                    tracing::debug!(shard = self.shard.id.0, %error, "a connection broke");
+                    return Poll::Ready(());
+                }
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    let (shard, bell, peer) = (&self.shard, &self.bell, &self.peer);
+                    match panics::contain(|| stream::open(shard, bell, peer, request, respond)) {
+                        Ok(stream) => self.streams.extend(stream),
+                        Err(panic) => {
+                            panic.report(shard, "opening a stream");
+                            self.leave(now);
+                        }
+                    }
+                }
+            }
+        }
+        self.bell.ring();
+        Poll::Pending
+    }
+
+    fn poll_streams(&mut self, context: &mut Context<'_>, now: Moment) {
+        let mut index = 0;
+        while let Some(stream) = self.streams.get_mut(index) {
+            match panics::contain(|| stream.poll(context, now)) {
+                Ok(Poll::Pending) => index += 1,
+                Ok(Poll::Ready(afterwards)) => {
+                    panics::discard(self.streams.swap_remove(index));
+                    if afterwards == Afterwards::Close {
+                        self.leave(now);
+                    }
+                }
+                Err(panic) => {
+                    let reason = panic.report(&self.shard, "serving a stream");
+                    let broken = self.streams.swap_remove(index);
+                    // What is left of it may panic again, in which case its peer sees a reset.
+                    let _ = panics::contain(move || broken.fail(reason));
+                    self.leave(now);
+                }
+            }
+        }
+    }
+
+    /// Ends the turn: looks at what time has brought, and when to look again.
+    fn rest(&mut self, now: Moment) -> Poll<()> {
+        if !self.streams.is_empty() {
+            self.streamless_since = None;
+        } else if self.leaving_until.is_none() {
+            let since = *self.streamless_since.get_or_insert(now);
+            if now >= since + self.shard.limits.streamless_timeout {
+                // What h2 still holds of streams that ended belongs to a peer that does not read.
+                self.http2.abrupt_shutdown(Reason::NO_ERROR);
+                self.leaving_until = Some(now + LEAVE_TIMEOUT);
+                self.bell.ring();
+            }
+        }
+        if self.leaving_until.is_some_and(|until| until <= now) {
+            return Poll::Ready(());
+        }
+        let idle = match (self.leaving_until, self.streamless_since) {
+            (Some(until), _) => Some(until),
+            (None, since) => since.map(|since| since + self.shard.limits.streamless_timeout),
+        };
+        let deadline = self.streams.iter().filter_map(Stream::deadline).chain(idle).min();
+        self.deadline.set(deadline, now);
+        Poll::Pending
+    }
+
+    /// Takes no new stream; the connection ends with its last one.
+    fn leave(&mut self, now: Moment) {
+        if self.leaving_until.is_none() {
+            self.leaving_until = Some(now + LEAVE_TIMEOUT);
+            self.http2.graceful_shutdown();
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        for stream in self.streams.drain(..) {
+            panics::discard(stream);
+        }
+        self.shard.outbound.ring();
+    }
+}

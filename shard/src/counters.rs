@@ -1,0 +1,159 @@
+//! What a shard counts. Plain numbers that only grow, but for the gauges that say so.
+//!
+//! They are written by one thread and read by another, relaxed: a reader sees each number a moment
+//! late, and no two of them at the same moment. Labels are fixed words, never text of a peer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gateway_core::close::{AdmissionBound, CloseReason};
+
+/// One number.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn one_more(&self) {
+        self.add(1);
+    }
+
+    pub(crate) fn one_less(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The numbers of one shard. Aligned, so that two shards never write to one cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ShardCounters {
+    /// Gauge: open TCP connections, those in the handshake included.
+    pub connections: Counter,
+    /// Gauge: sessions, from admission to the end of the stream.
+    pub sessions: Counter,
+    /// Sessions admitted.
+    pub opens: Counter,
+    pub refused_opens_per_second: Counter,
+    pub refused_streams: Counter,
+    pub refused_pending_hellos: Counter,
+    /// Sessions refused while the gateway did not serve.
+    pub refused_not_serving: Counter,
+    /// Calls refused for want of a certificate, or for a bad one.
+    pub refused_unauthenticated: Counter,
+    pub handshakes_ok: Counter,
+    pub handshakes_failed: Counter,
+    /// Accepts that failed: too many open files, mostly.
+    pub accept_errors: Counter,
+    /// Frames of sessions and their bytes, prefix included.
+    pub frames_in: Counter,
+    pub frames_out: Counter,
+    pub bytes_in: Counter,
+    pub bytes_out: Counter,
+    pub heartbeat_timeouts: Counter,
+    /// Times that a message for the writer found its mailbox full.
+    pub writer_full_waits: Counter,
+    /// Times that a large frame had to wait for memory to be received into.
+    pub receive_budget_waits: Counter,
+    /// Connections ended for sending more control frames than any use has.
+    pub floods: Counter,
+    pub panics: Counter,
+    /// Turns of the mailbox's task: a shard that lives keeps turning.
+    pub mail_taken: Counter,
+    pub closes: CloseCounts,
+}
+
+impl ShardCounters {
+    pub(crate) fn count_refusal(&self, reason: &CloseReason) {
+        match reason {
+            CloseReason::Refused { bound: AdmissionBound::OpensPerSecond, .. } => {
+                self.refused_opens_per_second.one_more();
+            }
+            CloseReason::Refused { bound: AdmissionBound::Streams, .. } => self.refused_streams.one_more(),
+            CloseReason::Refused { bound: AdmissionBound::PendingHellos, .. } => {
+                self.refused_pending_hellos.one_more();
+            }
+            CloseReason::BadCertificate(_) => self.refused_unauthenticated.one_more(),
+            _ => self.refused_not_serving.one_more(),
+        }
+    }
+}
+
+/// The labels of `CloseReason`, in the order of `CloseCounts`.
+const LABELS: [&str; 14] = [
+    "finished",
+    "peer-gone",
+    "fenced",
+    "stopping",
+    "draining",
+    "heartbeat-timeout",
+    "slow-peer",
+    "bad-certificate",
+    "not-permitted",
+    "refused",
+    "superseded",
+    "protocol",
+    "unimplemented",
+    "bug",
+];
+
+/// Ends of admitted sessions, by reason.
+#[derive(Debug, Default)]
+pub struct CloseCounts([Counter; LABELS.len()]);
+
+impl CloseCounts {
+    /// Every label with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        LABELS.into_iter().zip(self.0.iter().map(Counter::get))
+    }
+
+    /// The count of one label; zero for a word that is none.
+    pub fn get(&self, label: &str) -> u64 {
+        self.iter().find(|(known, _)| *known == label).map_or(0, |(_, count)| count)
+    }
+
+    pub(crate) fn count(&self, reason: &CloseReason) {
+        let label = reason.label();
+        if let Some(at) = LABELS.iter().position(|known| *known == label) {
+            self.0[at].one_more();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_count() {
+        let reasons = [
+            CloseReason::Finished,
+            CloseReason::PeerGone,
+            CloseReason::Fenced,
+            CloseReason::Stopping,
+            CloseReason::Draining { reconnect_after: Duration::ZERO },
+            CloseReason::HeartbeatTimeout,
+            CloseReason::SlowPeer,
+            CloseReason::BadCertificate(String::new()),
+            CloseReason::NotPermitted(String::new()),
+            CloseReason::Refused { bound: AdmissionBound::Streams, retry_after: Duration::ZERO },
+            CloseReason::Superseded,
+            CloseReason::Protocol(String::new()),
+            CloseReason::Unimplemented(String::new()),
+            CloseReason::Bug { id: 1 },
+        ];
+        let counts = CloseCounts::default();
+        for reason in &reasons {
+            counts.count(reason);
+        }
+        assert!(counts.iter().all(|(_, count)| count == 1), "{:?}", counts.iter().collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,174 @@
+//! What a peer spends of our patience: HTTP/2 frames that ask for work and bring nothing.
+//!
+//! It reads the headers of frames in the plaintext that goes by, keeps nothing else, and counts.
+//! Control frames (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, CONTINUATION, unknown ones) have
+//! one bucket, requests (HEADERS) another. What h2 bounds itself (resets before accept, header
+//! lists, empty and tiny DATA) is left to it.
+//!
+//! 1. A stock client stays far below: its keep-alive PINGs are seconds apart, and its bandwidth probes
+//!    and window updates answer data of ours, which fills the bucket again.
+//! 2. An empty bucket ends the connection, and only that.
+
+use gateway_core::time::Moment;
+
+/// Control frames in a row, and those allowed a second beyond.
+const CONTROL: Rate = Rate { burst: 1000, per_second: 100 };
+/// Requests in a row, and those allowed a second beyond.
+const REQUESTS: Rate = Rate { burst: 200, per_second: 50 };
+
+const PREFACE_BYTES: usize = 24;
+const HEADER_BYTES: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+
+#[derive(Debug)]
+struct Rate {
+    burst: u32,
+    per_second: u32,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    rate: &'static Rate,
+    left: u32,
+    filled_at: Moment,
+}
+
+/// The peer sent more frames of a kind than any use has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Flood;
+
+#[derive(Debug)]
+pub(crate) struct FrameMeter {
+    /// Bytes to pass over: the connection preface, then payloads.
+    skip: usize,
+    header: [u8; HEADER_BYTES],
+    header_bytes: usize,
+    control: Bucket,
+    requests: Bucket,
+}
+
+impl FrameMeter {
+    /// For a connection of which nothing was read yet.
+    pub(crate) fn new(now: Moment) -> Self {
+        let bucket = |rate: &'static Rate| Bucket { rate, left: rate.burst, filled_at: now };
+        Self {
+            skip: PREFACE_BYTES,
+            header: [0; HEADER_BYTES],
+            header_bytes: 0,
+            control: bucket(&CONTROL),
+            requests: bucket(&REQUESTS),
+        }
+    }
+
+    /// Takes the next plaintext. The clock is read only where a bucket is empty.
+    pub(crate) fn handle_bytes(&mut self, mut bytes: &[u8], now: impl Fn() -> Moment) -> Result<(), Flood> {
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = &bytes[skipped..];
+            let taken = bytes.len().min(HEADER_BYTES - self.header_bytes);
+            self.header[self.header_bytes..self.header_bytes + taken].copy_from_slice(&bytes[..taken]);
+            self.header_bytes += taken;
+            bytes = &bytes[taken..];
+            if self.header_bytes == HEADER_BYTES {
+                self.header_bytes = 0;
+                let [a, b, c, kind, ..] = self.header;
+                self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+                self.count(kind, &now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Data was sent to the peer, which may answer it with probes and window updates.
+    pub(crate) fn handle_data_sent(&mut self) {
+        self.control.left = self.control.rate.burst;
+    }
+
+    fn count(&mut self, kind: u8, now: &impl Fn() -> Moment) -> Result<(), Flood> {
+        match kind {
+            DATA => Ok(()),
+            HEADERS => self.requests.take(now),
+            _ => self.control.take(now),
+        }
+    }
+}
+
+impl Bucket {
+    fn take(&mut self, now: impl Fn() -> Moment) -> Result<(), Flood> {
+        if self.left == 0 {
+            let now = now();
+            let due = now.since(self.filled_at).as_millis() * u128::from(self.rate.per_second) / 1000;
+            self.left = u32::try_from(due).unwrap_or(u32::MAX).min(self.rate.burst);
+            self.filled_at = now;
+        }
+        self.left = self.left.checked_sub(1).ok_or(Flood)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn frame(kind: u8, payload: usize) -> Vec<u8> {
+        let length = u32::try_from(payload).expect("short").to_be_bytes();
+        let mut frame = vec![length[1], length[2], length[3], kind, 0, 0, 0, 0, 0];
+        frame.resize(HEADER_BYTES + payload, 6);
+        frame
+    }
+
+    fn meter() -> FrameMeter {
+        let mut meter = FrameMeter::new(Moment::default());
+        meter.handle_bytes(&[b'P'; PREFACE_BYTES], Moment::default).expect("the preface");
+        meter
+    }
+
+    #[test]
+    fn a_flood_of_pings_is_noticed_however_it_is_cut() {
+        for step in [1, 7, 9, 17, 4096] {
+            let mut meter = meter();
+            let pings: Vec<u8> = (0..=CONTROL.burst).flat_map(|_| frame(6, 8)).collect();
+            let (good, last) = pings.split_at(pings.len() - 17);
+            for chunk in good.chunks(step) {
+                meter.handle_bytes(chunk, Moment::default).expect("within the burst");
+            }
+            assert_eq!(meter.handle_bytes(last, Moment::default), Err(Flood), "chunks of {step}");
+        }
+    }
+
+    #[test]
+    fn probes_that_answer_our_data_are_no_flood() {
+        let mut meter = meter();
+        for _ in 0..10 * CONTROL.burst {
+            meter.handle_data_sent();
+            meter.handle_bytes(&frame(6, 8), Moment::default).expect("answers data");
+        }
+    }
+
+    #[test]
+    fn payloads_are_not_taken_for_frames() {
+        let mut meter = meter();
+        for _ in 0..3 * CONTROL.burst {
+            meter.handle_bytes(&frame(DATA, 100), Moment::default).expect("data is free");
+        }
+    }
+
+    #[test]
+    fn requests_come_back_with_time() {
+        let mut meter = meter();
+        let headers = frame(HEADERS, 30);
+        for _ in 0..REQUESTS.burst {
+            meter.handle_bytes(&headers, Moment::default).expect("within the burst");
+        }
+        assert_eq!(meter.handle_bytes(&headers, Moment::default), Err(Flood));
+        let later = Moment::default() + Duration::from_secs(1);
+        for _ in 0..REQUESTS.per_second {
+            meter.handle_bytes(&headers, || later).expect("a second later");
+        }
+        assert_eq!(meter.handle_bytes(&headers, || later), Err(Flood));
+    }
+}

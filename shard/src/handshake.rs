@@ -1,0 +1,150 @@
+//! From an accepted socket to a connection that is served: TLS, who the peer is, HTTP/2's preface.
+//!
+//! It runs in a queue of its own with a small share, so that a storm of connects does not hold up
+//! the sessions; the connection is served by another task, so that the handshake's state is freed.
+//!
+//! 1. All of it takes at most `handshake_timeout`, however the peer behaves.
+//! 2. The slot is given back when TLS is up: what follows costs next to nothing.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use gateway_core::time::Moment;
+use tokio_rustls::server::TlsStream;
+
+use crate::accept::{HandshakeSlot, SLOT_PATIENCE};
+use crate::bell::Wish;
+use crate::connection::{Connection, Http2};
+use crate::executor::{self, Tcp, TcpSocket};
+use crate::paced::Paced;
+use crate::panics;
+use crate::shard::{ConnectionLease, Shard};
+use crate::stream::Peer;
+
+/// Plaintext and records that rustls may hold for a peer that does not read.
+const TLS_BUFFER_BYTES: usize = 32 << 10;
+
+/// Shakes hands and has the connection served.
+pub(crate) async fn run(shard: Rc<Shard>, tcp: TcpSocket, slot: HandshakeSlot, lease: ConnectionLease) {
+    let due_at = shard.clock.now() + shard.limits.handshake_timeout;
+    let work = secure_and_greet(&shard, tcp, slot, &lease, due_at);
+    match contain(work).await {
+        Ok(Some((http2, peer))) => {
+            shard.counters.handshakes_ok.one_more();
+            let connection = Connection::new(&shard, lease, http2, peer);
+            shard.queues.spawn_session(serve(Rc::clone(&shard), connection));
+        }
+        Ok(None) => shard.counters.handshakes_failed.one_more(),
+        Err(panic) => {
+            panic.report(&shard, "a handshake");
+            shard.counters.handshakes_failed.one_more();
+        }
+    }
+}
+
+/// Serves a connection to its end.
+async fn serve(shard: Rc<Shard>, connection: Box<Connection>) {
+    let mut connection = Some(connection);
+    poll_fn(|context| {
+        let Some(alive) = &mut connection else { return Poll::Ready(()) };
+        match panics::contain(|| alive.poll(context.waker())) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(())) => {}
+            Err(panic) => {
+                panic.report(&shard, "a connection");
+            }
+        }
+        panics::discard(connection.take());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+async fn secure_and_greet(
+    shard: &Rc<Shard>,
+    tcp: TcpSocket,
+    mut slot: HandshakeSlot,
+    lease: &ConnectionLease,
+    due_at: Moment,
+) -> Option<(Http2, Peer)> {
+    let tls = {
+        let stage = bounded(shard, lease, due_at, secure(shard, tcp));
+        let mut stage = pin!(stage);
+        let mut patience = pin!(executor::sleep(SLOT_PATIENCE));
+        let mut patient = true;
+        poll_fn(|context| {
+            if patient && patience.as_mut().poll(context).is_ready() {
+                patient = false;
+                slot.step_aside();
+            }
+            stage.as_mut().poll(context)
+        })
+        .await?
+    };
+    drop(slot);
+    let peer = identify(shard, &tls);
+    let paced = Paced::new(tls, lease.bell().clone(), shard.clock, shard.counters.clone());
+    let greeting = async { shard.http2.handshake(paced).await.map_err(|error| error.to_string()) };
+    bounded(shard, lease, due_at, greeting).await.map(|http2| (http2, peer))
+}
+
+async fn secure(shard: &Rc<Shard>, tcp: TcpSocket) -> Result<TlsStream<Tcp>, String> {
+    let tcp = executor::stream(tcp).map_err(|error| error.to_string())?;
+    shard
+        .tls
+        .accept_with(tcp, |session| session.set_buffer_limit(Some(TLS_BUFFER_BYTES)))
+        .await
+        .map_err(|error| error.to_string())
+}
+
+/// The outcome of `work`, unless it fails, time is up, or the connection is asked to go.
+async fn bounded<T>(
+    shard: &Rc<Shard>,
+    lease: &ConnectionLease,
+    due_at: Moment,
+    work: impl Future<Output = Result<T, String>>,
+) -> Option<T> {
+    let mut work = pin!(work);
+    let mut time_is_up = pin!(executor::sleep(due_at.since(shard.clock.now())));
+    let bell = lease.bell();
+    let outcome = poll_fn(|context| {
+        bell.begin_turn(context.waker());
+        let outcome = if bell.wish() != Wish::Serve {
+            Poll::Ready(Err("the shard stops".to_owned()))
+        } else if time_is_up.as_mut().poll(context).is_ready() {
+            Poll::Ready(Err("it took too long".to_owned()))
+        } else {
+            work.as_mut().poll(context)
+        };
+        bell.end_turn(outcome.is_pending() && bell.is_over_budget());
+        outcome
+    })
+    .await;
+    outcome.map_err(|why| tracing::debug!(shard = shard.id.0, why = why.as_str(), "a handshake failed")).ok()
+}
+
+fn identify(shard: &Shard, tls: &TlsStream<Tcp>) -> Peer {
+    let (_, session) = tls.get_ref();
+    match session.peer_certificates().and_then(<[_]>::first) {
+        None => Peer::Anonymous,
+        Some(leaf) => match shard.identity.read(leaf) {
+            Ok(identity) => Peer::Node(identity),
+            Err(reason) => Peer::Unproven(reason),
+        },
+    }
+}
+
+/// The outcome of `work`, or the panic that ended it.
+async fn contain<T>(work: impl Future<Output = T>) -> Result<T, panics::Panic> {
+    let mut work = Box::pin(work);
+    let outcome = poll_fn(|context| match panics::contain(|| work.as_mut().poll(context)) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await;
+    panics::discard(work);
+    outcome
+}

@@ -1,0 +1,202 @@
+//! Who a peer is: the one SPIFFE URI of its certificate, and nothing else of it.
+//!
+//! The chain, the dates and the usage were checked by rustls before. This never looks at a common
+//! name, a DNS name, or anything that the peer says elsewhere.
+//!
+//! 1. Exactly one URI among the subject alternative names, or the certificate names nobody.
+//! 2. The path of the URI fits the pattern segment by segment; `{site}` and `{node}` take one each.
+//! 3. No sentence repeats text of the certificate.
+
+use gateway_core::close::CloseReason;
+use gateway_core::ids::NodeId;
+use gateway_core::seam::Identity;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// The path of a node's SPIFFE URI, where no other is configured.
+pub const DEFAULT_PATH: &str = "/site/{site}/node/{node}";
+
+/// How the URI of a node's certificate is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdentityRules {
+    trust_domain: Option<String>,
+    path: Vec<Segment>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Segment {
+    Literal(String),
+    Site,
+    Node,
+}
+
+/// Why rules can't be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityRulesError {
+    #[error("a trust domain is made of a-z, 0-9, '.', '-' and '_'")]
+    TrustDomain,
+    #[error("the path of node identities must start with '/' and hold {{site}} and {{node}} once each")]
+    Path,
+}
+
+impl Default for IdentityRules {
+    /// Any trust domain, the usual path.
+    fn default() -> Self {
+        Self::new(None, DEFAULT_PATH).expect("the default path fits its own rules")
+    }
+}
+
+impl IdentityRules {
+    /// With the one trust domain that is accepted (`None`: any), and the path as in `DEFAULT_PATH`.
+    pub fn new(trust_domain: Option<&str>, path: &str) -> Result<Self, IdentityRulesError> {
+        if trust_domain.is_some_and(|domain| !is_trust_domain(domain)) {
+            return Err(IdentityRulesError::TrustDomain);
+        }
+        let segments = path.strip_prefix('/').ok_or(IdentityRulesError::Path)?;
+        let path: Vec<Segment> = segments.split('/').map(Segment::parse).collect::<Result<_, _>>()?;
+        let once = |wanted: &Segment| path.iter().filter(|segment| *segment == wanted).count() == 1;
+        if !once(&Segment::Site) || !once(&Segment::Node) {
+            return Err(IdentityRulesError::Path);
+        }
+        Ok(Self { trust_domain: trust_domain.map(str::to_owned), path })
+    }
+
+    /// The identity in a DER certificate.
+    pub(crate) fn read(&self, certificate: &[u8]) -> Result<Identity, CloseReason> {
+        let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| bad("is malformed"))?;
+        let names = parsed
+            .subject_alternative_name()
+            .map_err(|_| bad("has malformed or repeated subject alternative names"))?;
+        let mut uris =
+            names.iter().flat_map(|names| &names.value.general_names).filter_map(|name| match name {
+                GeneralName::URI(uri) => Some(*uri),
+                _ => None,
+            });
+        let (Some(uri), None) = (uris.next(), uris.next()) else {
+            return Err(bad("must have exactly one URI among its subject alternative names"));
+        };
+        let (site, node) = self.match_uri(uri)?;
+        let node = NodeId::new(node)
+            .map_err(|error| CloseReason::BadCertificate(format!("the client certificate: {error}")))?;
+        Ok(Identity { node, site: site.to_owned(), certificate_serial: serial_hex(parsed.raw_serial()) })
+    }
+
+    /// The site and the node in a SPIFFE URI.
+    fn match_uri<'a>(&self, uri: &'a str) -> Result<(&'a str, &'a str), CloseReason> {
+        let rest = uri.strip_prefix("spiffe://").ok_or_else(|| bad("names no SPIFFE identity"))?;
+        let (domain, path) = rest.split_once('/').ok_or_else(|| bad("names no node, only a trust domain"))?;
+        if !is_trust_domain(domain) {
+            return Err(bad("names a malformed trust domain"));
+        }
+        if self.trust_domain.as_deref().is_some_and(|expected| expected != domain) {
+            return Err(bad("is of another trust domain than this gateway's"));
+        }
+        let (mut site, mut node) = ("", "");
+        let mut segments = path.split('/');
+        for wanted in &self.path {
+            let segment = segments.next().filter(|segment| is_segment(segment));
+            let segment = segment.ok_or_else(|| bad(DOES_NOT_FIT))?;
+            match wanted {
+                Segment::Literal(literal) if literal == segment => {}
+                Segment::Literal(_) => return Err(bad(DOES_NOT_FIT)),
+                Segment::Site => site = segment,
+                Segment::Node => node = segment,
+            }
+        }
+        if segments.next().is_some() { Err(bad(DOES_NOT_FIT)) } else { Ok((site, node)) }
+    }
+}
+
+const DOES_NOT_FIT: &str = "has a SPIFFE path that names no site and node as this gateway expects them";
+
+impl Segment {
+    fn parse(text: &str) -> Result<Self, IdentityRulesError> {
+        match text {
+            "{site}" => Ok(Self::Site),
+            "{node}" => Ok(Self::Node),
+            literal if is_segment(literal) => Ok(Self::Literal(literal.to_owned())),
+            _ => Err(IdentityRulesError::Path),
+        }
+    }
+}
+
+fn bad(what: &str) -> CloseReason {
+    CloseReason::BadCertificate(format!("the client certificate {what}"))
+}
+
+fn is_trust_domain(text: &str) -> bool {
+    let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_');
+    !text.is_empty() && text.len() <= 255 && text.bytes().all(allowed)
+}
+
+fn is_segment(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    !text.is_empty() && text != "." && text != ".." && text.bytes().all(allowed)
+}
+
+/// Upper-case hex without separators and without the zero that DER puts before a high bit.
+fn serial_hex(raw: &[u8]) -> String {
+    use std::fmt::Write as _;
+
+    let significant = match raw.iter().position(|byte| *byte != 0) {
+        Some(first) => &raw[first..],
+        None => &[0],
+    };
+    significant.iter().fold(String::with_capacity(2 * significant.len()), |mut hex, byte| {
+        // Writing into a String can't fail.
+        let _ = write!(hex, "{byte:02X}");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sentence(rules: &IdentityRules, uri: &str) -> String {
+        rules.match_uri(uri).expect_err("not an identity").to_string()
+    }
+
+    #[test]
+    fn a_node_is_named_by_the_path_of_its_uri() {
+        let rules = IdentityRules::default();
+        assert_eq!(rules.match_uri("spiffe://fleet.example/site/ams1/node/n-7"), Ok(("ams1", "n-7")));
+        let rules = IdentityRules::new(Some("a.example"), "/dc/{site}/{node}").expect("usable");
+        assert_eq!(rules.match_uri("spiffe://a.example/dc/ams/x"), Ok(("ams", "x")));
+    }
+
+    #[test]
+    fn what_only_looks_like_an_identity_names_nobody() {
+        let rules = IdentityRules::new(Some("fleet.example"), DEFAULT_PATH).expect("usable");
+        for uri in [
+            "https://fleet.example/site/a/node/b",
+            "spiffe://fleet.example",
+            "spiffe://fleet.example/site/a/node/",
+            "spiffe://fleet.example/site/a/node/b/",
+            "spiffe://fleet.example/site/a/node/b/c",
+            "spiffe://fleet.example/site/../node/b",
+            "spiffe://fleet.example/site/a/node/b?x=1",
+            "spiffe://fleet.example/site/a/node/b%2fc",
+            "spiffe://fleet.example//site/a/node/b",
+            "spiffe://user@fleet.example/site/a/node/b",
+            "spiffe://fleet.example:443/site/a/node/b",
+        ] {
+            assert!(rules.match_uri(uri).is_err(), "{uri}");
+        }
+        assert!(sentence(&rules, "spiffe://other.example/site/a/node/b").contains("another trust domain"));
+    }
+
+    #[test]
+    fn rules_that_could_match_nothing_are_refused() {
+        assert_eq!(IdentityRules::new(Some("Upper"), DEFAULT_PATH), Err(IdentityRulesError::TrustDomain));
+        for path in ["site/{site}/node/{node}", "/{site}", "/{site}/{site}/{node}", "//{site}/{node}"] {
+            assert_eq!(IdentityRules::new(None, path), Err(IdentityRulesError::Path), "{path}");
+        }
+    }
+
+    #[test]
+    fn serials_are_upper_hex_without_padding() {
+        assert_eq!(serial_hex(&[0, 0x8f, 0x0a]), "8F0A");
+        assert_eq!(serial_hex(&[5]), "05");
+        assert_eq!(serial_hex(&[0]), "00");
+    }
+}

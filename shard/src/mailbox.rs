@@ -1,0 +1,73 @@
+//! What the writer says, brought to the sessions that it is for.
+//!
+//! 1. Mail is left in a session's slot and its connection is woken; what it means is the session's.
+//! 2. Others have their turn every `MAIL_PER_TURN` messages.
+//! 3. A writer that is gone is a reason to stop.
+//! 4. While the shard stops its mail is taken and dropped, so that the writer never finds it full.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use gateway_core::close::CloseReason;
+use gateway_core::mail::{Inbox, Weigh};
+use gateway_core::seam::ToShard;
+
+use crate::executor;
+use crate::shard::{Mail, Shard, Stage};
+
+const MAIL_PER_TURN: usize = 64;
+
+/// Why a shard stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopCause {
+    Asked,
+    WriterGone,
+}
+
+/// Delivers until the shard is to stop.
+pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause {
+    let mut taken = 0;
+    loop {
+        let next = match inbox.take() {
+            Some(message) => Some(message),
+            None => {
+                inbox.announce_space();
+                poll_fn(|context| inbox.poll_take(context)).await
+            }
+        };
+        let Some(message) = next else { return StopCause::WriterGone };
+        inbox.release_bytes(message.weight_bytes());
+        shard.counters.mail_taken.one_more();
+        match message {
+            ToShard::Session { key, news } => shard.deliver(key, Mail::News(news)),
+            ToShard::Serving(true) => shard.set_stage(Stage::Serving),
+            ToShard::Serving(false) => shard.set_stage(Stage::Closed),
+            ToShard::CloseAll(reason) => close_all(shard, &reason).await,
+            ToShard::Stop => return StopCause::Asked,
+        }
+        taken += 1;
+        if taken % MAIL_PER_TURN == 0 {
+            inbox.announce_space();
+            executor::yield_now().await;
+        }
+    }
+}
+
+/// Drops what comes, for ever.
+pub(crate) async fn drain(inbox: &Inbox<ToShard>) {
+    while let Some(message) = poll_fn(|context| inbox.poll_take(context)).await {
+        inbox.release_bytes(message.weight_bytes());
+        inbox.announce_space();
+    }
+    std::future::pending().await
+}
+
+/// Ends every session that there is now.
+pub(crate) async fn close_all(shard: &Rc<Shard>, reason: &CloseReason) {
+    for keys in shard.session_keys().chunks(MAIL_PER_TURN) {
+        for key in keys {
+            shard.deliver(*key, Mail::End(reason.clone()));
+        }
+        executor::yield_now().await;
+    }
+}

@@ -1,0 +1,93 @@
+//! The plaintext side of a connection as HTTP/2 sees it: as fast as fairness allows.
+//!
+//! HTTP/2 reads until nothing is there, so a peer that never stops sending would keep the thread.
+//! Here a turn's share is read and no more, and what goes by is metered.
+//!
+//! 1. At most `READ_BYTES_PER_TURN` a turn; then the task is asked for another turn.
+//! 2. A flood is an I/O error: it ends this connection.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::bell::Bell;
+use crate::counters::ShardCounters;
+use crate::executor::Clock;
+use crate::flood::FrameMeter;
+
+#[derive(Debug)]
+pub(crate) struct Paced<T> {
+    io: T,
+    bell: Arc<Bell>,
+    clock: Clock,
+    meter: FrameMeter,
+    counters: Arc<ShardCounters>,
+}
+
+impl<T> Paced<T> {
+    pub(crate) fn new(io: T, bell: Arc<Bell>, clock: Clock, counters: Arc<ShardCounters>) -> Self {
+        Self { io, bell, clock, meter: FrameMeter::new(clock.now()), counters }
+    }
+
+    fn meter(&mut self, read: &[u8]) -> io::Result<()> {
+        self.bell.spend(read.len());
+        if self.bell.take_data_sent() {
+            self.meter.handle_data_sent();
+        }
+        let clock = self.clock;
+        self.meter.handle_bytes(read, || clock.now()).map_err(|_| {
+            self.counters.floods.one_more();
+            io::Error::new(io::ErrorKind::ConnectionAborted, "the peer floods the connection with frames")
+        })
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.bell.read_bytes_left() == 0 {
+            this.bell.mark_over_budget();
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        std::task::ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
+        Poll::Ready(this.meter(&buffer.filled()[before..]))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Paced<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}

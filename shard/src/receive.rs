@@ -1,0 +1,144 @@
+//! From the body of a request to whole messages.
+//!
+//! 1. A chunk's flow-control window is given back when the chunk is taken, and a chunk is taken only
+//!    when its stream is to be read: who is not read is held back by HTTP/2.
+//! 2. A large message is received only under a grant of the shard's budget.
+//! 3. A message that began must be whole within `WHOLE_FRAME_TIMEOUT` of being read.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use gateway_core::close::CloseReason;
+use gateway_core::time::Moment;
+use gateway_proto::framing::{Deframer, FramingError, PREFIX_BYTES};
+use h2::RecvStream;
+
+use crate::bell::Bell;
+use crate::counters::ShardCounters;
+use crate::receive_budget::{Claim, FREE_BYTES, ReceiveBudget};
+
+/// How long a message may take from its first byte to its last.
+pub(crate) const WHOLE_FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(crate) struct FrameReader {
+    body: RecvStream,
+    deframer: Deframer,
+    budget: Rc<ReceiveBudget>,
+    counters: Arc<ShardCounters>,
+    bell: Arc<Bell>,
+    claim: Option<Claim>,
+    /// When the first byte of the unfinished message came.
+    begun_at: Option<Moment>,
+}
+
+/// Why there is no next message.
+#[derive(Debug)]
+pub(crate) enum ReadEnd {
+    HalfClosed,
+    PeerGone,
+    Broken(CloseReason),
+}
+
+impl FrameReader {
+    /// For messages of at most `max_bytes`.
+    pub(crate) fn new(
+        body: RecvStream,
+        max_bytes: usize,
+        budget: &Rc<ReceiveBudget>,
+        counters: &Arc<ShardCounters>,
+        bell: &Arc<Bell>,
+    ) -> Self {
+        Self {
+            body,
+            deframer: Deframer::new(max_bytes),
+            budget: Rc::clone(budget),
+            counters: Arc::clone(counters),
+            bell: Arc::clone(bell),
+            claim: None,
+            begun_at: None,
+        }
+    }
+
+    /// The next whole message.
+    pub(crate) fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+        now: Moment,
+    ) -> Poll<Result<Bytes, ReadEnd>> {
+        loop {
+            let length = self.deframer.declared_length().map_err(broken)?;
+            let buffered = self.deframer.buffered_bytes();
+            if let Some(length) = length {
+                if buffered < PREFIX_BYTES + length && !self.is_granted(length, now) {
+                    return Poll::Pending;
+                }
+                if let Some(message) = self.deframer.next().map_err(broken)? {
+                    self.claim = None;
+                    self.begun_at = (self.deframer.buffered_bytes() > 0).then_some(now);
+                    return Poll::Ready(Ok(message));
+                }
+            }
+            if self.begun_at.is_some_and(|begun_at| now.since(begun_at) >= WHOLE_FRAME_TIMEOUT) {
+                return Poll::Ready(Err(ReadEnd::Broken(CloseReason::Protocol(format!(
+                    "a frame was not received whole within {} s",
+                    WHOLE_FRAME_TIMEOUT.as_secs()
+                )))));
+            }
+            match std::task::ready!(self.body.poll_data(context)) {
+                Some(Ok(chunk)) => self.take_chunk(chunk, now)?,
+                Some(Err(_)) => return Poll::Ready(Err(ReadEnd::PeerGone)),
+                None if buffered > 0 => {
+                    let why = "the stream ended inside a frame".to_owned();
+                    return Poll::Ready(Err(ReadEnd::Broken(CloseReason::Protocol(why))));
+                }
+                None => return Poll::Ready(Err(ReadEnd::HalfClosed)),
+            }
+        }
+    }
+
+    /// Reading goes on after a pause: the time that we did not read is not the node's.
+    pub(crate) fn resume(&mut self, now: Moment) {
+        self.begun_at = self.begun_at.map(|_| now);
+    }
+
+    /// When `poll_frame` must be asked again, though nothing came.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        self.begun_at.map(|begun_at| begun_at + WHOLE_FRAME_TIMEOUT)
+    }
+
+    fn take_chunk(&mut self, chunk: Bytes, now: Moment) -> Result<(), ReadEnd> {
+        self.body.flow_control().release_capacity(chunk.len()).map_err(|_| ReadEnd::PeerGone)?;
+        if !chunk.is_empty() && self.begun_at.is_none() {
+            self.begun_at = Some(now);
+        }
+        self.deframer.push(chunk);
+        Ok(())
+    }
+
+    fn is_granted(&mut self, length: usize, now: Moment) -> bool {
+        if length <= FREE_BYTES {
+            return true;
+        }
+        let was_waiting = self.claim.is_some();
+        let claim = self.claim.get_or_insert_with(|| self.budget.claim(length, &self.bell));
+        let granted = claim.is_granted();
+        if !was_waiting && !granted {
+            self.counters.receive_budget_waits.one_more();
+        }
+        if !granted {
+            self.resume(now);
+        }
+        granted
+    }
+}
+
+fn broken(error: FramingError) -> ReadEnd {
+    ReadEnd::Broken(match error {
+        FramingError::Compressed => CloseReason::Unimplemented(error.to_string()),
+        FramingError::TooLarge { .. } => CloseReason::Protocol(format!("{error} (sessions.frame_bytes)")),
+        FramingError::BadFlag { .. } => CloseReason::Protocol(error.to_string()),
+    })
+}

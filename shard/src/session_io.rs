@@ -1,0 +1,358 @@
+//! The driver of a session: between its stream, its machine and the writer.
+//!
+//! It carries: mail and messages in, what the machine gives out to the writer's mailbox and to the
+//! stream. What any of it means is decided by `gateway_core::session`.
+//!
+//! 1. In: mail, time, frames. Out: to the writer, to the node, the end. In this order, each until
+//!    nothing is left or the other side must move first.
+//! 2. The body is read only while the machine wants it.
+//! 3. While the writer's mailbox is full the machine is not asked for messages, so nothing piles up.
+//! 4. The writer learns the end of every session that it was told of, once: see `Dues`.
+
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use gateway_core::close::CloseReason;
+use gateway_core::frame::{GatewayFrame, NodeFrame};
+use gateway_core::ids::{NodeId, SessionKey};
+use gateway_core::seam::{Identity, SessionNews, ToWriter};
+use gateway_core::session::Session;
+use gateway_core::time::Moment;
+use gateway_proto::framing::PREFIX_BYTES;
+use h2::{RecvStream, SendStream};
+
+use crate::admitted::Admitted;
+use crate::bell::Bell;
+use crate::outbound::RoomWait;
+use crate::outbox::{Flush, Outbox};
+use crate::receive::{FrameReader, ReadEnd};
+use crate::shard::{Mail, Shard, SlotLease};
+use crate::status::CallStatus;
+use crate::stream::Afterwards;
+use crate::wire;
+
+/// Frames of one session taken before others have their turn.
+const FRAMES_PER_TURN: usize = 16;
+
+pub(crate) struct SessionIo {
+    shard: Rc<Shard>,
+    bell: Arc<Bell>,
+    session: Session,
+    slot: SlotLease,
+    admitted: Admitted,
+    dues: Dues,
+    reader: FrameReader,
+    reading: Reading,
+    outbox: Outbox,
+    orders: Orders,
+    room_wait: Option<RoomWait>,
+    end: Option<CloseReason>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    On,
+    /// The machine wants nothing more for now.
+    Paused,
+    /// The node has closed its half.
+    Over,
+}
+
+/// What came of a look for a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Taken,
+    Paused,
+    Nothing,
+}
+
+/// What the writer was told of the session; at the end it is told the rest, even after a panic.
+struct Dues {
+    shard: Rc<Shard>,
+    key: SessionKey,
+    node: NodeId,
+    closed_owed: bool,
+}
+
+/// The bytes of commands that wait to be sent, without those that the Hello replayed: what a Hello
+/// replays is what the node asked for, so it never makes a node slow.
+#[derive(Debug, Default)]
+struct Orders {
+    replays_left: usize,
+    bytes: usize,
+}
+
+impl SessionIo {
+    /// A session on a stream whose headers were answered.
+    pub(crate) fn new(
+        shard: &Rc<Shard>,
+        bell: &Arc<Bell>,
+        identity: Identity,
+        admitted: Admitted,
+        body: RecvStream,
+        send: SendStream<Bytes>,
+    ) -> Box<Self> {
+        let slot = shard.lease_slot(bell);
+        let (key, node) = (slot.key(), identity.node.clone());
+        let limits = &shard.limits;
+        Box::new(Self {
+            session: Session::new(key, identity, Arc::clone(limits), shard.clock.now()),
+            slot,
+            admitted,
+            dues: Dues { shard: Rc::clone(shard), key, node, closed_owed: false },
+            reader: FrameReader::new(body, limits.frame_bytes, &shard.receive_budget, &shard.counters, bell),
+            reading: Reading::On,
+            outbox: Outbox::new(send, bell),
+            orders: Orders::default(),
+            room_wait: None,
+            end: None,
+            bell: Arc::clone(bell),
+            shard: Rc::clone(shard),
+        })
+    }
+
+    /// Carries what there is to carry. `Ready` when the stream is over.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<Afterwards> {
+        self.take_mail(now);
+        if self.session.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.session.handle_time(now);
+        }
+        for _ in 0..FRAMES_PER_TURN {
+            let look = self.take_frame(context, now);
+            self.give_to_writer();
+            self.give_to_node(context, now);
+            let goes_on = look == Look::Taken || (look == Look::Paused && self.session.wants_read());
+            if !goes_on {
+                return self.poll_end();
+            }
+        }
+        self.bell.ring();
+        self.poll_end()
+    }
+
+    /// When `poll` must be called, though nothing rang.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        let reading = if self.reading == Reading::On { self.reader.deadline() } else { None };
+        let stall = self.outbox.stall_deadline(self.shard.limits.send_timeout);
+        [self.session.next_deadline(), reading, stall].into_iter().flatten().min()
+    }
+
+    /// Ends the stream after a panic, without a look at the machine.
+    pub(crate) fn fail(mut self: Box<Self>, reason: CloseReason) {
+        self.outbox.clear();
+        self.outbox.end(&CallStatus::from(&reason));
+        self.end = Some(reason);
+    }
+
+    // -- in --------------------------------------------------------------------------------------
+
+    fn take_mail(&mut self, now: Moment) {
+        while let Some(mail) = self.slot.take_mail() {
+            match mail {
+                Mail::News(news) => {
+                    if self.orders.take(&news) + self.outbox.bytes() > self.shard.limits.session_outbox_bytes
+                    {
+                        self.session.handle_close(CloseReason::SlowPeer, now);
+                    }
+                    self.session.handle_news(news, now);
+                }
+                Mail::End(reason) => self.session.handle_close(reason, now),
+            }
+        }
+    }
+
+    fn take_frame(&mut self, context: &mut Context<'_>, now: Moment) -> Look {
+        match (self.reading, self.session.wants_read()) {
+            (Reading::Over, _) => return Look::Nothing,
+            (_, false) => {
+                self.reading = Reading::Paused;
+                return Look::Paused;
+            }
+            (Reading::Paused, true) => {
+                self.reading = Reading::On;
+                self.reader.resume(now);
+            }
+            (Reading::On, true) => {}
+        }
+        match self.reader.poll_frame(context, now) {
+            Poll::Pending => Look::Nothing,
+            Poll::Ready(Ok(message)) => {
+                self.take_message(message, now);
+                Look::Taken
+            }
+            Poll::Ready(Err(end)) => {
+                self.reading = Reading::Over;
+                match end {
+                    ReadEnd::HalfClosed => self.session.handle_half_close(now),
+                    ReadEnd::PeerGone => self.session.handle_close(CloseReason::PeerGone, now),
+                    ReadEnd::Broken(reason) => self.session.handle_close(reason, now),
+                }
+                Look::Nothing
+            }
+        }
+    }
+
+    fn take_message(&mut self, message: Bytes, now: Moment) {
+        let bytes = PREFIX_BYTES + message.len();
+        self.shard.counters.frames_in.one_more();
+        self.shard.counters.bytes_in.add(bytes as u64);
+        match wire::decode(message, &self.shard.limits) {
+            Ok(frame) => {
+                inject_fault(&frame);
+                self.session.handle_frame(frame, bytes, now);
+            }
+            Err(reason) => self.session.handle_close(reason, now),
+        }
+    }
+
+    // -- out -------------------------------------------------------------------------------------
+
+    fn give_to_writer(&mut self) {
+        let outbound = &self.shard.outbound;
+        while outbound.accepts()
+            && let Some(message) = self.session.poll_to_writer()
+        {
+            self.dues.note(&message);
+            outbound.send(message);
+        }
+        if outbound.accepts() {
+            self.room_wait = None;
+        } else if self.room_wait.as_ref().is_none_or(RoomWait::is_spent) {
+            self.room_wait = Some(outbound.wait_for_room(&self.bell));
+        }
+    }
+
+    fn give_to_node(&mut self, context: &mut Context<'_>, now: Moment) {
+        loop {
+            while self.outbox.wants_more()
+                && let Some(frame) = self.session.poll_frame()
+            {
+                self.orders.give(&frame);
+                let bytes = wire::encode(frame);
+                self.shard.counters.frames_out.one_more();
+                self.shard.counters.bytes_out.add(bytes.len() as u64);
+                self.outbox.push(bytes);
+            }
+            let was_empty = self.outbox.is_empty();
+            match self.outbox.poll_flush(context, now) {
+                Flush::Empty if was_empty => break,
+                Flush::Empty => {}
+                Flush::Stalled => {
+                    self.check_stall(now);
+                    break;
+                }
+                Flush::PeerGone => {
+                    self.session.handle_close(CloseReason::PeerGone, now);
+                    self.outbox.clear();
+                    break;
+                }
+            }
+        }
+        if !self.session.hello_is_pending() {
+            self.admitted.note_hello_done();
+        }
+    }
+
+    fn check_stall(&mut self, now: Moment) {
+        let deadline = self.outbox.stall_deadline(self.shard.limits.send_timeout);
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            self.session.handle_close(CloseReason::SlowPeer, now);
+            self.outbox.clear();
+        }
+    }
+
+    fn poll_end(&mut self) -> Poll<Afterwards> {
+        if self.end.is_none() {
+            self.end = self.session.poll_end();
+            // What the end made the machine owe, `Closed` above all.
+            self.give_to_writer();
+        }
+        match &self.end {
+            None => Poll::Pending,
+            Some(CloseReason::PeerGone) => Poll::Ready(Afterwards::Serve),
+            Some(CloseReason::SlowPeer) => {
+                self.outbox.clear();
+                self.outbox.end(&CallStatus::from(&CloseReason::SlowPeer));
+                Poll::Ready(Afterwards::Close)
+            }
+            Some(_) if !self.outbox.is_empty() => Poll::Pending,
+            Some(reason) => {
+                self.outbox.end(&CallStatus::from(reason));
+                Poll::Ready(Afterwards::Serve)
+            }
+        }
+    }
+}
+
+impl Drop for SessionIo {
+    fn drop(&mut self) {
+        let reason = self.end.take().unwrap_or(CloseReason::PeerGone);
+        self.shard.counters.closes.count(&reason);
+        if reason == CloseReason::HeartbeatTimeout {
+            self.shard.counters.heartbeat_timeouts.one_more();
+        }
+        tracing::debug!(
+            shard = self.shard.id.0,
+            node = self.dues.node.as_str(),
+            reason = reason.label(),
+            "a session ended"
+        );
+    }
+}
+
+impl Dues {
+    fn note(&mut self, message: &ToWriter) {
+        match message {
+            ToWriter::Hello(_) => self.closed_owed = true,
+            ToWriter::Closed { .. } => self.closed_owed = false,
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Dues {
+    fn drop(&mut self) {
+        if mem::take(&mut self.closed_owed) {
+            self.shard.outbound.send(ToWriter::Closed { key: self.key, node: self.node.clone() });
+            self.shard.outbound.ring();
+        }
+    }
+}
+
+impl Orders {
+    /// Counts news that come; the bytes of commands that wait now.
+    fn take(&mut self, news: &SessionNews) -> usize {
+        match news {
+            SessionNews::Granted(granted) => self.replays_left += granted.replays.len(),
+            SessionNews::Commands(commands) => {
+                self.bytes += commands.iter().map(|command| command.payload.len()).sum::<usize>();
+            }
+            _ => {}
+        }
+        self.bytes
+    }
+
+    /// Counts a frame that goes. Replays go before all other commands.
+    fn give(&mut self, frame: &GatewayFrame) {
+        if let GatewayFrame::Command(command) = frame {
+            match self.replays_left.checked_sub(1) {
+                Some(left) => self.replays_left = left,
+                None => self.bytes = self.bytes.saturating_sub(command.payload.len()),
+            }
+        }
+    }
+}
+
+/// The Goodbye that makes a session panic, where the tests of this crate ask for it.
+#[cfg(feature = "fault-injection")]
+fn inject_fault(frame: &NodeFrame) {
+    if let NodeFrame::Goodbye(goodbye) = frame {
+        assert!(goodbye.reason != "fault-injection: panic", "a fault was injected");
+    }
+}
+
+#[cfg(not(feature = "fault-injection"))]
+fn inject_fault(_frame: &NodeFrame) {}

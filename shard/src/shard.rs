@@ -1,0 +1,250 @@
+//! What all tasks of a shard share: its limits, its clock, the slots of its sessions, its stage.
+//!
+//! It lives on one thread, in an `Rc`; nothing here is seen by another thread but the counters and
+//! the admission, which are atomics.
+//!
+//! 1. A slot's serial is never used twice in a row: mail for a session that is gone finds nobody.
+//! 2. `connections` holds every connection from its accept to the end of its last task.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::hash::{BuildHasher, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use gateway_core::admission::Admission;
+use gateway_core::close::CloseReason;
+use gateway_core::ids::{SessionKey, ShardId};
+use gateway_core::limits::Limits;
+use gateway_core::seam::SessionNews;
+use slab::Slab;
+use tokio_rustls::TlsAcceptor;
+
+use crate::accept::HandshakeSlots;
+use crate::bell::{Bell, Wish};
+use crate::counters::ShardCounters;
+use crate::executor::{Clock, Queues};
+use crate::identity::IdentityRules;
+use crate::outbound::Outbound;
+use crate::receive_budget::ReceiveBudget;
+use crate::timers::Timers;
+
+/// What a shard does about new streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The gateway holds no lease: sessions are refused.
+    Closed,
+    Serving,
+    Stopping,
+}
+
+pub(crate) struct Shard {
+    pub(crate) id: ShardId,
+    pub(crate) clock: Clock,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) tls: TlsAcceptor,
+    pub(crate) http2: h2::server::Builder,
+    pub(crate) identity: Arc<IdentityRules>,
+    pub(crate) counters: Arc<ShardCounters>,
+    pub(crate) outbound: Outbound,
+    pub(crate) timers: Rc<Timers>,
+    pub(crate) receive_budget: Rc<ReceiveBudget>,
+    pub(crate) handshakes: Rc<HandshakeSlots>,
+    pub(crate) queues: Queues,
+    pub(crate) stage: Cell<Stage>,
+    pub(crate) watchers: RefCell<Slab<Arc<Bell>>>,
+    slots: RefCell<Slab<Rc<Mailslot>>>,
+    next_serial: Cell<u32>,
+    connections: RefCell<Slab<Arc<Bell>>>,
+    connections_waiter: RefCell<Option<Waker>>,
+    random_state: Cell<u64>,
+}
+
+/// What the mailbox's task leaves for a session's connection to take.
+#[derive(Debug)]
+pub(crate) enum Mail {
+    News(SessionNews),
+    End(CloseReason),
+}
+
+#[derive(Debug)]
+pub(crate) struct Mailslot {
+    key: SessionKey,
+    bell: Arc<Bell>,
+    mail: RefCell<VecDeque<Mail>>,
+}
+
+/// A session's slot, as long as the session lasts.
+pub(crate) struct SlotLease {
+    shard: Rc<Shard>,
+    slot: Rc<Mailslot>,
+}
+
+/// A connection's entry, as long as the connection lasts.
+pub(crate) struct ConnectionLease {
+    shard: Rc<Shard>,
+    index: usize,
+    bell: Arc<Bell>,
+}
+
+/// All that `Shard::new` needs, beside what the configuration gave.
+pub(crate) struct Parts {
+    pub(crate) id: ShardId,
+    pub(crate) clock: Clock,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) tls: Arc<rustls::ServerConfig>,
+    pub(crate) identity: Arc<IdentityRules>,
+    pub(crate) counters: Arc<ShardCounters>,
+    pub(crate) outbound: Outbound,
+    pub(crate) queues: Queues,
+}
+
+impl Shard {
+    pub(crate) fn new(parts: Parts) -> Rc<Self> {
+        let limits = parts.limits;
+        Rc::new(Self {
+            id: parts.id,
+            clock: parts.clock,
+            admission: parts.admission,
+            tls: TlsAcceptor::from(parts.tls),
+            http2: crate::connection::http2(&limits),
+            identity: parts.identity,
+            counters: parts.counters,
+            outbound: parts.outbound,
+            timers: Rc::default(),
+            receive_budget: ReceiveBudget::new(limits.receive_bytes_per_shard),
+            handshakes: HandshakeSlots::new(limits.handshakes_at_once),
+            queues: parts.queues,
+            stage: Cell::new(Stage::Closed),
+            watchers: RefCell::default(),
+            slots: RefCell::default(),
+            next_serial: Cell::new(0),
+            connections: RefCell::default(),
+            connections_waiter: RefCell::default(),
+            random_state: Cell::new(std::hash::RandomState::new().build_hasher().finish()),
+            limits,
+        })
+    }
+
+    /// The next of a row of numbers that nobody can foresee well (SplitMix64, seeded by the system).
+    pub(crate) fn random(&self) -> u64 {
+        let state = self.random_state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random_state.set(state);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Takes a slot for a new session of the connection that `bell` wakes.
+    pub(crate) fn lease_slot(self: &Rc<Self>, bell: &Arc<Bell>) -> SlotLease {
+        let serial = self.next_serial.get();
+        self.next_serial.set(serial.wrapping_add(1));
+        let mut slots = self.slots.borrow_mut();
+        let entry = slots.vacant_entry();
+        let slot = u32::try_from(entry.key()).expect("fewer sessions than descriptors, and those fit an i32");
+        let key = SessionKey { shard: self.id, slot, serial };
+        let mailslot = Rc::new(Mailslot { key, bell: Arc::clone(bell), mail: RefCell::default() });
+        entry.insert(Rc::clone(&mailslot));
+        SlotLease { shard: Rc::clone(self), slot: mailslot }
+    }
+
+    /// Leaves mail for a session; dropped where the session is gone.
+    pub(crate) fn deliver(&self, key: SessionKey, mail: Mail) {
+        if let Some(slot) = self.slots.borrow().get(key.slot as usize)
+            && slot.key == key
+        {
+            slot.mail.borrow_mut().push_back(mail);
+            slot.bell.ring();
+        }
+    }
+
+    /// The keys of all sessions.
+    pub(crate) fn session_keys(&self) -> Vec<SessionKey> {
+        self.slots.borrow().iter().map(|(_, slot)| slot.key).collect()
+    }
+
+    pub(crate) fn lease_connection(self: &Rc<Self>) -> ConnectionLease {
+        let bell = Arc::<Bell>::default();
+        let index = self.connections.borrow_mut().insert(Arc::clone(&bell));
+        self.counters.connections.one_more();
+        ConnectionLease { shard: Rc::clone(self), index, bell }
+    }
+
+    /// Asks something of every connection.
+    pub(crate) fn ask_connections(&self, wish: Wish) {
+        let bells: Vec<_> = self.connections.borrow().iter().map(|(_, bell)| Arc::clone(bell)).collect();
+        for bell in bells {
+            bell.ask(wish);
+        }
+    }
+
+    /// Resolves when no connection is left.
+    pub(crate) async fn connections_gone(&self) {
+        poll_fn(|context| {
+            if self.connections.borrow().is_empty() {
+                return Poll::Ready(());
+            }
+            *self.connections_waiter.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        // Stopping is final.
+        if self.stage.get() != Stage::Stopping && self.stage.replace(stage) != stage {
+            let bells: Vec<_> = self.watchers.borrow().iter().map(|(_, bell)| Arc::clone(bell)).collect();
+            for bell in bells {
+                bell.ring();
+            }
+        }
+    }
+
+    pub(crate) fn is_serving(&self) -> bool {
+        self.stage.get() == Stage::Serving
+    }
+}
+
+impl SlotLease {
+    pub(crate) fn key(&self) -> SessionKey {
+        self.slot.key
+    }
+
+    pub(crate) fn take_mail(&self) -> Option<Mail> {
+        let mut mail = self.slot.mail.borrow_mut();
+        let next = mail.pop_front();
+        if mail.is_empty() && mail.capacity() > 4 {
+            *mail = VecDeque::new();
+        }
+        next
+    }
+}
+
+impl Drop for SlotLease {
+    fn drop(&mut self) {
+        self.shard.slots.borrow_mut().try_remove(self.slot.key.slot as usize);
+    }
+}
+
+impl ConnectionLease {
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+}
+
+impl Drop for ConnectionLease {
+    fn drop(&mut self) {
+        let mut connections = self.shard.connections.borrow_mut();
+        connections.try_remove(self.index);
+        self.shard.counters.connections.one_less();
+        if connections.is_empty()
+            && let Some(waiter) = self.shard.connections_waiter.borrow_mut().take()
+        {
+            waiter.wake();
+        }
+    }
+}

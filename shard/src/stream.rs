@@ -1,0 +1,182 @@
+//! From a request to the call that it asks for.
+//!
+//! It checks that the request is a gRPC call in identity encoding, finds the call by its path, and
+//! refuses what needs a certificate from who has none. A refusal is trailers-only.
+//!
+//! 1. Who is refused cost no admission: the certificate and the stage are looked at before.
+//! 2. `Join` alone is open to who has no certificate.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use gateway_core::close::CloseReason;
+use gateway_core::seam::Identity;
+use gateway_core::time::Moment;
+use gateway_proto::{header, path};
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{Method, Request, StatusCode};
+
+use crate::admitted::Admitted;
+use crate::bell::Bell;
+use crate::health::{HealthCall, HealthIo};
+use crate::session_io::SessionIo;
+use crate::shard::{Shard, Stage};
+use crate::status::{self, CallStatus};
+
+/// Who is at the other end of a connection.
+#[derive(Debug)]
+pub(crate) enum Peer {
+    Node(Identity),
+    /// No certificate was shown.
+    Anonymous,
+    /// The certificate is of our roots and names nobody.
+    Unproven(CloseReason),
+}
+
+/// A call that is being served.
+pub(crate) enum Stream {
+    Session(Box<SessionIo>),
+    Health(Box<HealthIo>),
+}
+
+/// What becomes of the connection after a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    Serve,
+    /// It is of no more use: its peer does not read.
+    Close,
+}
+
+impl Stream {
+    /// Carries what there is to carry. `Ready` when the stream is over.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<Afterwards> {
+        match self {
+            Self::Session(session) => session.poll(context, now),
+            Self::Health(health) => health.poll(context, now),
+        }
+    }
+
+    /// When `poll` must be called, though nothing rang.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        match self {
+            Self::Session(session) => session.deadline(),
+            Self::Health(health) => health.deadline(),
+        }
+    }
+
+    /// Ends the stream after a panic.
+    pub(crate) fn fail(self, reason: CloseReason) {
+        match self {
+            Self::Session(session) => session.fail(reason),
+            Self::Health(health) => health.fail(&reason),
+        }
+    }
+}
+
+/// Opens the call of a request, or answers it at once.
+pub(crate) fn open(
+    shard: &Rc<Shard>,
+    bell: &Arc<Bell>,
+    peer: &Peer,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> Option<Stream> {
+    if let Err(status) = check_grpc(&request) {
+        // A stream that is gone by now has nobody left to be told; the same below.
+        let _ = respond.send_response(status::plain(status), true);
+        return None;
+    }
+    match start(shard, bell, peer, request, &mut respond) {
+        Ok(stream) => stream,
+        Err(reason) => {
+            let _ = respond.send_response(CallStatus::from(&reason).trailers_only(), true);
+            None
+        }
+    }
+}
+
+fn start(
+    shard: &Rc<Shard>,
+    bell: &Arc<Bell>,
+    peer: &Peer,
+    request: Request<RecvStream>,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<Option<Stream>, CloseReason> {
+    check_encoding(&request)?;
+    let (head, body) = request.into_parts();
+    match head.uri.path() {
+        path::SESSION => open_session(shard, bell, peer, body, respond),
+        path::HEALTH_CHECK => HealthIo::open(shard, bell, HealthCall::Check, body, respond),
+        path::HEALTH_WATCH => HealthIo::open(shard, bell, HealthCall::Watch, body, respond),
+        path::JOIN => Err(not_offered("Join")),
+        path::RENEW => authenticated(shard, peer).and(Err(not_offered("Renew"))),
+        path::FETCH_SECRET => authenticated(shard, peer).and(Err(not_offered("FetchSecret"))),
+        path::TUNNEL => authenticated(shard, peer).and(Err(not_offered("Tunnel"))),
+        _ => {
+            Err(CloseReason::Unimplemented("no such call; see the service gateway.v1.NodeGateway".to_owned()))
+        }
+    }
+}
+
+fn open_session(
+    shard: &Rc<Shard>,
+    bell: &Arc<Bell>,
+    peer: &Peer,
+    body: RecvStream,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<Option<Stream>, CloseReason> {
+    let identity = authenticated(shard, peer)?.clone();
+    let refuse = |reason| {
+        shard.counters.count_refusal(&reason);
+        reason
+    };
+    match shard.stage.get() {
+        Stage::Serving => {}
+        Stage::Closed => return Err(refuse(CloseReason::Fenced)),
+        Stage::Stopping => return Err(refuse(CloseReason::Stopping)),
+    }
+    let admitted = Admitted::ask(shard).map_err(refuse)?;
+    // At once: a stock client may wait for the headers before it sends its Hello.
+    let Ok(send) = respond.send_response(status::headers(), false) else { return Ok(None) };
+    Ok(Some(Stream::Session(SessionIo::new(shard, bell, identity, admitted, body, send))))
+}
+
+fn authenticated<'a>(shard: &Shard, peer: &'a Peer) -> Result<&'a Identity, CloseReason> {
+    let reason = match peer {
+        Peer::Node(identity) => return Ok(identity),
+        Peer::Anonymous => CloseReason::BadCertificate(
+            "no client certificate was shown; this call needs the node's certificate".to_owned(),
+        ),
+        Peer::Unproven(reason) => reason.clone(),
+    };
+    shard.counters.count_refusal(&reason);
+    Err(reason)
+}
+
+fn not_offered(call: &str) -> CloseReason {
+    CloseReason::Unimplemented(format!("{call} is not offered by this gateway yet"))
+}
+
+fn check_grpc(request: &Request<RecvStream>) -> Result<(), StatusCode> {
+    if request.method() != Method::POST {
+        return Err(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    let kind = request.headers().get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    let rest = kind.and_then(|kind| kind.strip_prefix(header::CONTENT_TYPE_GRPC.as_bytes()));
+    match rest {
+        Some([] | [b'+' | b';', ..]) => Ok(()),
+        _ => Err(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+    }
+}
+
+fn check_encoding(request: &Request<RecvStream>) -> Result<(), CloseReason> {
+    match request.headers().get("grpc-encoding").map(http::HeaderValue::as_bytes) {
+        None | Some(b"identity") => Ok(()),
+        Some(_) => Err(CloseReason::Unimplemented(
+            "compressed frames are not supported; send them with identity encoding".to_owned(),
+        )),
+    }
+}

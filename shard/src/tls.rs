@@ -1,0 +1,93 @@
+//! The TLS side of the listeners: what a gateway shows of itself and what it accepts of nodes.
+//!
+//! 1. TLS 1.3 alone, one provider (`ring`), HTTP/2 alone.
+//! 2. A client certificate is optional in the handshake (Join needs none), and if one is shown it
+//!    chains to the node roots, is valid now and has the clientAuth usage, or the handshake fails.
+//! 3. No tickets, no resumption, no early data: every connection proves itself anew.
+
+use std::sync::Arc;
+
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Which of the PEM files is wrong, and how.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("{file} is not readable as PEM: {why}")]
+    NotPem { file: &'static str, why: String },
+    #[error("{file} holds no certificate")]
+    NoCertificate { file: &'static str },
+    #[error("the serving key holds no private key (PKCS#8, PKCS#1 or SEC1 PEM)")]
+    NoKey,
+    #[error("certificate {position} of the node roots can't be a root: {why}")]
+    BadRoot { position: usize, why: String },
+    #[error("the serving key does not belong to the first certificate of the serving chain")]
+    KeyMismatch,
+    #[error("the serving chain or its key can't be used: {0}")]
+    BadServing(String),
+    #[error("the node roots can't be used: {0}")]
+    BadRoots(String),
+}
+
+const SERVING_CHAIN: &str = "the serving certificate chain";
+const NODE_ROOTS: &str = "the file of node roots";
+
+/// The configuration of a gateway's listeners, from three PEM texts: the serving chain (leaf first),
+/// its key, and the certificates that node certificates must chain to.
+pub fn server_config(
+    cert_chain_pem: &[u8],
+    key_pem: &[u8],
+    node_roots_pem: &[u8],
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let chain = certificates(cert_chain_pem, SERVING_CHAIN)?;
+    let key = private_key(key_pem)?;
+    let roots = Arc::new(node_roots(node_roots_pem)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+        .allow_unauthenticated()
+        // The hints would only tell strangers the names of the operator's authorities.
+        .clear_root_hint_subjects()
+        .build()
+        .map_err(|error| TlsError::BadRoots(error.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| TlsError::BadServing(error.to_string()))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch,
+            other => TlsError::BadServing(other.to_string()),
+        })?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.send_tls13_tickets = 0;
+    config.max_early_data_size = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+fn certificates(pem: &[u8], file: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| TlsError::NotPem { file, why: error.to_string() })?;
+    if found.is_empty() { Err(TlsError::NoCertificate { file }) } else { Ok(found) }
+}
+
+fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
+        rustls_pki_types::pem::Error::NoItemsFound => TlsError::NoKey,
+        // The text of other errors could repeat a line of the key.
+        _ => TlsError::NotPem { file: "the serving key", why: "a section is malformed".to_owned() },
+    })
+}
+
+fn node_roots(pem: &[u8]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for (index, certificate) in certificates(pem, NODE_ROOTS)?.into_iter().enumerate() {
+        roots
+            .add(certificate)
+            .map_err(|error| TlsError::BadRoot { position: index + 1, why: error.to_string() })?;
+    }
+    Ok(roots)
+}

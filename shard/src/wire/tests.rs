@@ -1,0 +1,1 @@
+//! What the wire makes of good, odd and hostile messages.
