@@ -7,7 +7,16 @@
 mod connection;
 mod failure;
 mod jobs;
+mod listener;
+mod log_lines;
+mod outbox;
+mod queues;
 mod schema;
+mod status;
+mod thread;
+mod turn;
 
 pub use jobs::QueueRunner;
 pub use schema::{MIGRATIONS, MigrationReport, SchemaError, migrate, newest_version, schema_version};
+pub use status::{QueueStatus, WriterStatus};
+pub use thread::{DbWriterConfig, DbWriterError, DbWriterHandle, StopHandle, spawn};

@@ -1,0 +1,102 @@
+//! The lines that an operator would act on, each on the change and not every time.
+
+use gateway_core::ids::GatewayId;
+use gateway_core::store::{LeaseOutcome, Outcome, Queue, StoreError};
+use gateway_core::writer::Phase;
+
+/// What was said last, so that it is not said again.
+#[derive(Debug)]
+pub(crate) struct LogLines {
+    gateway: GatewayId,
+    phase: Phase,
+    failing: [bool; Queue::ALL.len()],
+    other_owner: Option<String>,
+}
+
+impl LogLines {
+    pub(crate) fn new(gateway: GatewayId) -> Self {
+        Self { gateway, phase: Phase::Waiting, failing: [false; Queue::ALL.len()], other_owner: None }
+    }
+
+    /// A job has an outcome.
+    pub(crate) fn note_outcome(&mut self, outcome: &Outcome) {
+        let queue = outcome.queue();
+        let failing = &mut self.failing[queue as usize];
+        match store_error(outcome) {
+            // An entry's own fault; its session is told.
+            Some(StoreError::Rejected(error)) => {
+                tracing::info!(
+                    queue = queue.label(),
+                    error,
+                    "the database refused a batch; looking for the entry"
+                );
+            }
+            Some(error) if !*failing => {
+                *failing = true;
+                tracing::warn!(queue = queue.label(), %error, "a job failed; trying again");
+            }
+            Some(_) => {}
+            None if *failing => {
+                *failing = false;
+                tracing::info!(queue = queue.label(), "jobs commit again");
+            }
+            None => {}
+        }
+        if let Outcome::Lease(Ok(lease)) = outcome {
+            self.note_lease(lease);
+        }
+    }
+
+    fn note_lease(&mut self, lease: &LeaseOutcome) {
+        match lease {
+            LeaseOutcome::HeldByOther { owner, expires_in } => {
+                if self.other_owner.as_ref() != Some(owner) {
+                    tracing::warn!(
+                        gateway = %self.gateway,
+                        owner,
+                        expires_in_ms = expires_in.as_millis() as u64,
+                        "another process holds this gateway's lease; waiting for it to end. Two gateways must not \
+                         have the same gateway.id"
+                    );
+                    self.other_owner = Some(owner.clone());
+                }
+            }
+            LeaseOutcome::Held { .. } | LeaseOutcome::Released => self.other_owner = None,
+        }
+    }
+
+    /// The writer's phase may have changed. Gives whether it has.
+    pub(crate) fn note_phase(&mut self, phase: Phase) -> bool {
+        if phase == self.phase {
+            return false;
+        }
+        match (self.phase, phase) {
+            (_, Phase::Serving) => tracing::info!(gateway = %self.gateway, "lease held; serving"),
+            (Phase::Serving, Phase::Waiting) => {
+                tracing::error!(
+                    gateway = %self.gateway,
+                    "fenced: the lease could not be renewed in time; every session was closed, and a new lease is \
+                     being asked for"
+                );
+            }
+            (_, Phase::Stopping) => tracing::info!(gateway = %self.gateway, "stopping"),
+            (_, Phase::Stopped) => tracing::info!(gateway = %self.gateway, "stopped; the lease is released"),
+            (_, Phase::Waiting) => {}
+        }
+        self.phase = phase;
+        true
+    }
+}
+
+/// The error of an outcome.
+pub(crate) fn store_error(outcome: &Outcome) -> Option<&StoreError> {
+    match outcome {
+        Outcome::Lease(result) => result.as_ref().err(),
+        Outcome::Hellos(result) => result.as_ref().err(),
+        Outcome::Dispatch(result) => result.as_ref().err(),
+        Outcome::LanesRead(result) => result.as_ref().err(),
+        Outcome::Updates(result) => result.as_ref().err(),
+        Outcome::Presence(result) => result.as_ref().err(),
+        Outcome::Cancels(result) => result.as_ref().err(),
+    }
+}

@@ -1,0 +1,108 @@
+//! What other threads may read of the writer: counters and gauges, each a plain atomic.
+//!
+//! 1. Only the writer's thread writes them; readers see each by itself, not all at one moment.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use gateway_core::store::Queue;
+use gateway_core::writer::{Phase, WriterCounts};
+
+/// Of one queue, since the thread began.
+#[derive(Debug, Default)]
+pub struct QueueStatus {
+    /// Jobs that committed.
+    pub jobs: AtomicU64,
+    /// Entries of those: Hellos, updates, lanes asked for, presence entries.
+    pub entries: AtomicU64,
+    /// Nanoseconds from handing a job over until its outcome, of those.
+    pub nanos: AtomicU64,
+    /// The longest of them.
+    pub longest_nanos: AtomicU64,
+    /// Jobs that failed.
+    pub failures: AtomicU64,
+}
+
+/// The writer's state for health, metrics and a watchdog.
+#[derive(Debug, Default)]
+pub struct WriterStatus {
+    phase: AtomicU8,
+    /// Turns of the loop; at least one a second while the thread lives.
+    pub ticks: AtomicU64,
+    /// Sessions with a durable Hello.
+    pub sessions: AtomicU64,
+    /// Messages taken from shards, and given to them.
+    pub messages_taken: AtomicU64,
+    pub messages_given: AtomicU64,
+    /// Notifications heard.
+    pub pokes: AtomicU64,
+    /// Whether notifications are heard: the probe came back.
+    pub listening: AtomicBool,
+    pub hellos_granted: AtomicU64,
+    pub hellos_refused: AtomicU64,
+    pub sessions_superseded: AtomicU64,
+    pub dispatch_passes: AtomicU64,
+    pub commands_claimed: AtomicU64,
+    pub updates_stored: AtomicU64,
+    pub update_conflicts: AtomicU64,
+    pub updates_not_stored: AtomicU64,
+    pub fences: AtomicU64,
+    queues: [QueueStatus; Queue::ALL.len()],
+}
+
+impl WriterStatus {
+    /// Where the writer is in its life.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Waiting,
+            1 => Phase::Serving,
+            2 => Phase::Stopping,
+            _ => Phase::Stopped,
+        }
+    }
+
+    /// The counters of one queue.
+    pub fn queue(&self, queue: Queue) -> &QueueStatus {
+        &self.queues[queue as usize]
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        let number = match phase {
+            Phase::Waiting => 0,
+            Phase::Serving => 1,
+            Phase::Stopping => 2,
+            Phase::Stopped => 3,
+        };
+        self.phase.store(number, Ordering::Release);
+    }
+
+    pub(crate) fn set_counts(&self, counts: &WriterCounts) {
+        let pairs = [
+            (&self.hellos_granted, counts.hellos_granted),
+            (&self.hellos_refused, counts.hellos_refused),
+            (&self.sessions_superseded, counts.sessions_superseded),
+            (&self.dispatch_passes, counts.dispatch_passes),
+            (&self.commands_claimed, counts.commands_claimed),
+            (&self.updates_stored, counts.updates_stored),
+            (&self.update_conflicts, counts.update_conflicts),
+            (&self.updates_not_stored, counts.updates_not_stored),
+            (&self.fences, counts.fences),
+        ];
+        for (shown, counted) in pairs {
+            shown.store(counted, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn note_job(&self, queue: Queue, entries: usize, took: Duration, committed: bool) {
+        let status = self.queue(queue);
+        if !committed {
+            status.failures.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        status.jobs.fetch_add(1, Ordering::Relaxed);
+        status.entries.fetch_add(entries as u64, Ordering::Relaxed);
+        status.nanos.fetch_add(nanos, Ordering::Relaxed);
+        status.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,220 @@
+//! The writer's thread: how it is started, stopped and awaited.
+//!
+//! 1. One thread, pinned where that is asked for, with a runtime of its own that no other uses.
+//! 2. It begins when the schema is one that it serves. A database that is away is waited for; one
+//!    that can't be used ends the thread with the reason.
+//! 3. A stop is asked for once, from any thread, and ends the thread when all is written.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gateway_core::mail::{Inbox, Post};
+use gateway_core::seam::{ToShard, ToWriter};
+use gateway_core::store::StoreError;
+use gateway_core::writer::{Writer, WriterConfig};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use sqlx::postgres::PgConnectOptions;
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+
+use crate::listener;
+use crate::log_lines::LogLines;
+use crate::outbox::Outbox;
+use crate::queues::{Clock, Queues};
+use crate::schema::{SchemaError, schema_version};
+use crate::status::WriterStatus;
+use crate::turn::Loop;
+
+const LONGEST_SCHEMA_BACK_OFF: Duration = Duration::from_secs(2);
+
+/// What the thread is made of.
+#[derive(Debug)]
+pub struct DbWriterConfig {
+    /// `postgres://…`, also of a unix socket (`?host=/folder`). A direct connection: a pooler in
+    /// transaction mode takes prepared statements and notifications away.
+    pub database_url: String,
+    pub writer: WriterConfig,
+    /// The cpu that the thread is pinned to.
+    pub cpu: Option<usize>,
+    /// What the shards post.
+    pub inbox: Inbox<ToWriter>,
+    /// The way to each shard, in order of shard id.
+    pub shards: Vec<Post<ToShard>>,
+    /// The start of the process's clock, the same for all its threads.
+    pub started: Instant,
+    /// Whether a dispatch waits for the disk.
+    pub synchronous_dispatch: bool,
+    /// Whether notifications are listened for.
+    pub listen: bool,
+    pub status: Arc<WriterStatus>,
+}
+
+/// Why the thread ended, other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum DbWriterError {
+    #[error("the database can't be served from: {0}")]
+    Schema(#[source] SchemaError),
+    #[error("database.url is not one: {0}")]
+    Url(String),
+    #[error("the db-writer thread panicked: {0}")]
+    Panicked(String),
+}
+
+/// Asks the thread to stop, from any thread.
+#[derive(Debug, Clone)]
+pub struct StopHandle(Arc<StopSignal>);
+
+impl StopHandle {
+    /// Shards are told to close their sessions; what is owed is written; the lease is released.
+    pub fn stop(&self) {
+        self.0.asked.store(true, Ordering::Release);
+        self.0.bell.notify_one();
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct StopSignal {
+    asked: AtomicBool,
+    bell: Notify,
+}
+
+impl StopSignal {
+    /// Resolves once, when the stop is asked for.
+    pub(crate) async fn requested(&self) {
+        self.bell.notified().await;
+    }
+
+    fn is_requested(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+}
+
+/// The running thread.
+#[derive(Debug)]
+pub struct DbWriterHandle {
+    thread: JoinHandle<Result<(), DbWriterError>>,
+    stop: StopHandle,
+}
+
+impl DbWriterHandle {
+    /// A handle that asks it to stop.
+    pub fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    /// Whether it has ended, for whatever reason.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits until it has ended. A panic is an error.
+    pub fn join(self) -> Result<(), DbWriterError> {
+        self.thread.join().unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(DbWriterError::Panicked(text.unwrap_or_else(|| "no message".to_owned())))
+        })
+    }
+}
+
+/// Starts the thread `db-writer`. An error is one of the system: no thread, no such cpu.
+pub fn spawn(config: DbWriterConfig) -> io::Result<DbWriterHandle> {
+    let signal = Arc::new(StopSignal::default());
+    let stop = StopHandle(Arc::clone(&signal));
+    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name("db-writer".to_owned()).spawn(move || {
+        let Some(runtime) = prepare(config.cpu, &ready) else { return Ok(()) };
+        LocalSet::new().block_on(&runtime, serve(config, signal))
+    })?;
+    let prepared =
+        is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("the db-writer thread did not start")));
+    prepared.map(|()| DbWriterHandle { thread, stop })
+}
+
+/// Pins the thread and makes its runtime; tells whether that went well.
+fn prepare(cpu: Option<usize>, ready: &SyncSender<io::Result<()>>) -> Option<tokio::runtime::Runtime> {
+    let pinned = cpu.map_or(Ok(()), |cpu| {
+        let mut cpus = CpuSet::new();
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no cpu {cpu}")));
+        }
+        cpus.set(cpu);
+        sched_setaffinity(None, &cpus).map_err(|error| {
+            io::Error::new(error.kind(), format!("can't pin the db-writer to cpu {cpu}: {error}"))
+        })
+    });
+    let runtime = pinned.and_then(|()| tokio::runtime::Builder::new_current_thread().enable_all().build());
+    let (runtime, answer) = match runtime {
+        Ok(runtime) => (Some(runtime), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    // The caller waits for it, so it is there.
+    let _ = ready.send(answer);
+    runtime
+}
+
+async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWriterError> {
+    let options: PgConnectOptions =
+        config.database_url.parse().map_err(|error: sqlx::Error| DbWriterError::Url(error.to_string()))?;
+    if !wait_for_schema(&options, &stop, &config.status).await? {
+        return Ok(());
+    }
+    let clock = Clock::new(config.started);
+    let gateway = config.writer.gateway.clone();
+    let turns = Loop {
+        writer: Writer::new(config.writer, clock.now()),
+        clock,
+        inbox: config.inbox,
+        outbox: Outbox::new(config.shards),
+        queues: Queues::start(&options, &gateway, config.synchronous_dispatch),
+        pokes: listener::start(&options, &gateway, config.listen, Arc::clone(&config.status)),
+        stop,
+        status: config.status,
+        log: LogLines::new(gateway),
+        shards_gone: false,
+    };
+    turns.run().await;
+    Ok(())
+}
+
+/// Waits until the database is there with a schema that this binary serves. `false` when a stop was
+/// asked for meanwhile.
+async fn wait_for_schema(
+    options: &PgConnectOptions,
+    stop: &StopSignal,
+    status: &WriterStatus,
+) -> Result<bool, DbWriterError> {
+    let mut back_off = Duration::from_millis(100);
+    let mut complained = false;
+    while !stop.is_requested() {
+        status.ticks.fetch_add(1, Ordering::Relaxed);
+        let checked = tokio::select! {
+            checked = schema_version(options) => checked,
+            () = stop.requested() => return Ok(false),
+        };
+        match checked {
+            Ok(version) => {
+                tracing::debug!(version, "schema checked");
+                return Ok(true);
+            }
+            Err(error) if matches!(error.to_store_error(), StoreError::Fatal(_)) => {
+                return Err(DbWriterError::Schema(error));
+            }
+            Err(error) if !complained => {
+                complained = true;
+                tracing::warn!(%error, "the database is away; waiting for it");
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = tokio::time::sleep(back_off) => {}
+            () = stop.requested() => return Ok(false),
+        }
+        back_off = (back_off * 2).min(LONGEST_SCHEMA_BACK_OFF);
+    }
+    Ok(false)
+}

@@ -1,0 +1,161 @@
+//! The writer's loop: moves what comes in to the machine, and what the machine gives to where it goes.
+//!
+//! A turn takes what is there, hands jobs to their queues, posts to shards, gives bytes back, and
+//! then waits for whatever comes next. It decides nothing.
+//!
+//! 1. A turn takes a bounded number of messages and then lets the queues' tasks run.
+//! 2. It never blocks: what a shard has no space for is kept, what a queue works on comes back.
+//! 3. It turns at least once a second, so that a watchdog sees it live.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gateway_core::ids::NodeId;
+use gateway_core::mail::Inbox;
+use gateway_core::seam::ToWriter;
+use gateway_core::writer::{Phase, Writer};
+
+use crate::listener::Pokes;
+use crate::log_lines::{LogLines, store_error};
+use crate::outbox::Outbox;
+use crate::queues::{Clock, Done, Queues};
+use crate::status::WriterStatus;
+use crate::thread::StopSignal;
+
+/// Messages of shards that one turn takes.
+const MESSAGES_PER_TURN: usize = 1024;
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// What the loop moves between.
+#[derive(Debug)]
+pub(crate) struct Loop {
+    pub(crate) writer: Writer,
+    pub(crate) clock: Clock,
+    pub(crate) inbox: Inbox<ToWriter>,
+    pub(crate) outbox: Outbox,
+    pub(crate) queues: Queues,
+    pub(crate) pokes: Pokes,
+    pub(crate) stop: Arc<StopSignal>,
+    pub(crate) status: Arc<WriterStatus>,
+    pub(crate) log: LogLines,
+    pub(crate) shards_gone: bool,
+}
+
+/// What ended a wait.
+enum Wake {
+    Message(Option<ToWriter>),
+    Done(Option<Done>),
+    Poke(Option<Option<NodeId>>),
+    Stop,
+    Space,
+    Time,
+}
+
+impl Loop {
+    /// Turns until all is written and the lease is released.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let took_all = self.take_what_is_there();
+            self.give_what_is_due();
+            if self.writer.phase() == Phase::Stopped {
+                return;
+            }
+            if took_all {
+                let wake = self.wait().await;
+                self.take(wake);
+            } else {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Gives whether nothing that the machine wants was left.
+    fn take_what_is_there(&mut self) -> bool {
+        let now = self.clock.now();
+        while let Ok(done) = self.queues.done.try_recv() {
+            self.take(Wake::Done(Some(done)));
+        }
+        while let Ok(node) = self.pokes.nodes.try_recv() {
+            self.writer.handle_poke(node.as_ref(), now);
+        }
+        if self.pokes.take_overflow() {
+            self.writer.handle_poke(None, now);
+        }
+        for _ in 0..MESSAGES_PER_TURN {
+            if !self.writer.wants_messages() {
+                return true;
+            }
+            let Some(message) = self.inbox.take() else { return true };
+            self.take(Wake::Message(Some(message)));
+        }
+        false
+    }
+
+    fn give_what_is_due(&mut self) {
+        let now = self.clock.now();
+        if self.writer.next_deadline().is_some_and(|due| due <= now) {
+            self.writer.handle_time(now);
+        }
+        while let Some(job) = self.writer.poll_job(now) {
+            self.queues.hand(job, now);
+        }
+        let mut given = 0;
+        while let Some((shard, message)) = self.writer.poll_to_shard() {
+            self.outbox.push(shard, message);
+            given += 1;
+        }
+        self.outbox.flush_and_ring();
+        self.inbox.release_bytes(self.writer.poll_released_bytes());
+        self.inbox.announce_space();
+        self.status.messages_given.fetch_add(given, Ordering::Relaxed);
+        self.status.ticks.fetch_add(1, Ordering::Relaxed);
+        self.status.sessions.store(self.writer.sessions() as u64, Ordering::Relaxed);
+        self.status.set_counts(&self.writer.counts());
+        let phase = self.writer.phase();
+        if self.log.note_phase(phase) {
+            self.status.set_phase(phase);
+        }
+    }
+
+    async fn wait(&mut self) -> Wake {
+        let Self { writer, clock, inbox, outbox, queues, pokes, stop, shards_gone, .. } = self;
+        let longest = tokio::time::Instant::now() + LONGEST_WAIT;
+        let until = writer.next_deadline().map_or(longest, |due| clock.instant(due).min(longest));
+        let takes_messages = writer.wants_messages() && !*shards_gone;
+        let is_blocked = outbox.is_blocked();
+        tokio::select! {
+            done = queues.done.recv() => Wake::Done(done),
+            message = poll_fn(|context| inbox.poll_take(context)), if takes_messages => Wake::Message(message),
+            poke = pokes.nodes.recv() => Wake::Poke(poke),
+            () = stop.requested() => Wake::Stop,
+            () = poll_fn(|context| outbox.poll_space(context)), if is_blocked => Wake::Space,
+            () = tokio::time::sleep_until(until) => Wake::Time,
+        }
+    }
+
+    fn take(&mut self, wake: Wake) {
+        let now = self.clock.now();
+        match wake {
+            Wake::Message(Some(message)) => {
+                self.status.messages_taken.fetch_add(1, Ordering::Relaxed);
+                self.writer.handle_message(message, now);
+            }
+            // Every shard's thread has ended: there is nobody left to serve.
+            Wake::Message(None) => {
+                self.shards_gone = true;
+                self.writer.handle_stop(now);
+            }
+            Wake::Done(Some(Done { outcome, entries, started })) => {
+                let committed = store_error(&outcome).is_none();
+                self.status.note_job(outcome.queue(), entries, now.since(started), committed);
+                self.log.note_outcome(&outcome);
+                self.writer.handle_outcome(outcome, started, now);
+            }
+            Wake::Poke(Some(node)) => self.writer.handle_poke(node.as_ref(), now),
+            Wake::Stop => self.writer.handle_stop(now),
+            Wake::Done(None) | Wake::Poke(None) | Wake::Space | Wake::Time => {}
+        }
+    }
+}
