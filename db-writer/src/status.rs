@@ -1,11 +1,13 @@
 //! What other threads may read of the writer: counters and gauges, each a plain atomic.
 //!
 //! 1. Only the writer's thread writes them; readers see each by itself, not all at one moment.
+//! 2. A lock is held only to swap a text or to note that the phase changed, never across a wait.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use gateway_core::store::Queue;
+use gateway_core::store::{Queue, StoreError};
 use gateway_core::writer::{Phase, WriterCounts};
 
 /// Of one queue, since the thread began.
@@ -21,12 +23,24 @@ pub struct QueueStatus {
     pub longest_nanos: AtomicU64,
     /// Jobs that failed.
     pub failures: AtomicU64,
+    /// Jobs that failed since the last one that committed.
+    pub consecutive_failures: AtomicU64,
+    last_error: Mutex<Option<String>>,
+}
+
+impl QueueStatus {
+    /// What the last failed job said; kept after later ones committed.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// The writer's state for health, metrics and a watchdog.
 #[derive(Debug, Default)]
 pub struct WriterStatus {
     phase: AtomicU8,
+    phase_lock: Mutex<()>,
+    phase_changed: Condvar,
     /// Turns of the loop; at least one a second while the thread lives.
     pub ticks: AtomicU64,
     /// Sessions with a durable Hello.
@@ -61,6 +75,21 @@ impl WriterStatus {
         }
     }
 
+    /// Waits, on the caller's thread, until the phase is another than `from`, at most until
+    /// `deadline`; gives the phase then.
+    pub fn wait_for_phase_change(&self, from: Phase, deadline: Instant) -> Phase {
+        let mut held = self.phase_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let phase = self.phase();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if phase != from || left.is_zero() {
+                return phase;
+            }
+            let waited = self.phase_changed.wait_timeout(held, left);
+            held = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// The counters of one queue.
     pub fn queue(&self, queue: Queue) -> &QueueStatus {
         &self.queues[queue as usize]
@@ -73,7 +102,10 @@ impl WriterStatus {
             Phase::Stopping => 2,
             Phase::Stopped => 3,
         };
+        let held = self.phase_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.phase.store(number, Ordering::Release);
+        drop(held);
+        self.phase_changed.notify_all();
     }
 
     pub(crate) fn set_counts(&self, counts: &WriterCounts) {
@@ -93,12 +125,15 @@ impl WriterStatus {
         }
     }
 
-    pub(crate) fn note_job(&self, queue: Queue, entries: usize, took: Duration, committed: bool) {
+    pub(crate) fn note_job(&self, queue: Queue, entries: usize, took: Duration, error: Option<&StoreError>) {
         let status = self.queue(queue);
-        if !committed {
+        if let Some(error) = error {
             status.failures.fetch_add(1, Ordering::Relaxed);
+            status.consecutive_failures.fetch_add(1, Ordering::Relaxed);
+            *status.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
             return;
         }
+        status.consecutive_failures.store(0, Ordering::Relaxed);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         status.jobs.fetch_add(1, Ordering::Relaxed);
         status.entries.fetch_add(entries as u64, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use gateway_core::mail::{Inbox, Post};
 use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::store::StoreError;
-use gateway_core::writer::{Writer, WriterConfig};
+use gateway_core::writer::{Phase, Writer, WriterConfig};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
@@ -127,12 +127,22 @@ pub fn spawn(config: DbWriterConfig) -> io::Result<DbWriterHandle> {
     let stop = StopHandle(Arc::clone(&signal));
     let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name("db-writer".to_owned()).spawn(move || {
+        let _ended = EndedMark(Arc::clone(&config.status));
         let Some(runtime) = prepare(config.cpu, &ready) else { return Ok(()) };
         LocalSet::new().block_on(&runtime, serve(config, signal))
     })?;
     let prepared =
         is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("the db-writer thread did not start")));
     prepared.map(|()| DbWriterHandle { thread, stop })
+}
+
+/// Whoever waits for a phase learns that the thread has ended, by a panic too.
+struct EndedMark(Arc<WriterStatus>);
+
+impl Drop for EndedMark {
+    fn drop(&mut self) {
+        self.0.set_phase(Phase::Stopped);
+    }
 }
 
 /// Pins the thread and makes its runtime; tells whether that went well.

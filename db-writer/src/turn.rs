@@ -148,8 +148,8 @@ impl Loop {
                 self.writer.handle_stop(now);
             }
             Wake::Done(Some(Done { outcome, entries, started })) => {
-                let committed = store_error(&outcome).is_none();
-                self.status.note_job(outcome.queue(), entries, now.since(started), committed);
+                let took = now.since(started);
+                self.status.note_job(outcome.queue(), entries, took, store_error(&outcome));
                 self.log.note_outcome(&outcome);
                 self.writer.handle_outcome(outcome, started, now);
             }
