@@ -37,6 +37,8 @@ pub struct DbWriterConfig {
     /// `postgres://…`, also of a unix socket (`?host=/folder`). A direct connection: a pooler in
     /// transaction mode takes prepared statements and notifications away.
     pub database_url: String,
+    /// Where to listen for notifications, if not there.
+    pub listen_url: Option<String>,
     pub writer: WriterConfig,
     /// The cpu that the thread is pinned to.
     pub cpu: Option<usize>,
@@ -58,8 +60,8 @@ pub struct DbWriterConfig {
 pub enum DbWriterError {
     #[error("the database can't be served from: {0}")]
     Schema(#[source] SchemaError),
-    #[error("database.url is not one: {0}")]
-    Url(String),
+    #[error("{key} is not one: {why}")]
+    Url { key: &'static str, why: String },
     #[error("the db-writer thread panicked: {0}")]
     Panicked(String),
 }
@@ -168,8 +170,11 @@ fn prepare(cpu: Option<usize>, ready: &SyncSender<io::Result<()>>) -> Option<tok
 }
 
 async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWriterError> {
-    let options: PgConnectOptions =
-        config.database_url.parse().map_err(|error: sqlx::Error| DbWriterError::Url(error.to_string()))?;
+    let options = connect_options("database.url", &config.database_url)?;
+    let listen_options = match &config.listen_url {
+        Some(url) => connect_options("database.listen_url", url)?,
+        None => options.clone(),
+    };
     if !wait_for_schema(&options, &stop, &config.status).await? {
         return Ok(());
     }
@@ -181,7 +186,7 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
         inbox: config.inbox,
         outbox: Outbox::new(config.shards),
         queues: Queues::start(&options, &gateway, config.synchronous_dispatch),
-        pokes: listener::start(&options, &gateway, config.listen, Arc::clone(&config.status)),
+        pokes: listener::start(&listen_options, &gateway, config.listen, Arc::clone(&config.status)),
         stop,
         status: config.status,
         log: LogLines::new(gateway),
@@ -189,6 +194,10 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
     };
     turns.run().await;
     Ok(())
+}
+
+fn connect_options(key: &'static str, url: &str) -> Result<PgConnectOptions, DbWriterError> {
+    url.parse().map_err(|error: sqlx::Error| DbWriterError::Url { key, why: error.to_string() })
 }
 
 /// Waits until the database is there with a schema that this binary serves. `false` when a stop was
