@@ -5,13 +5,16 @@
 //!
 //! 1. A look happens at each poll, and soon after a poke; never twice within `LEAST_GAP`.
 //! 2. A session is told once, and again every `REMIND_EVERY` while the wish is still there.
-//! 3. What is remembered is no more than the last look gave.
+//! 3. A cancellation follows its command: one of a command that was not sent to the session yet
+//!    waits for a later look, or the node would answer it before it has the command.
+//! 4. What is remembered is no more than the last look gave.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::backoff::Backoff;
 use super::directory::Directory;
+use super::lanes::Ledger;
 use crate::frame::CancelCommand;
 use crate::ids::{CommandId, SessionKey};
 use crate::store::{StoreError, WantedCancel};
@@ -70,6 +73,7 @@ impl CancelFeed {
         &mut self,
         wanted: Vec<WantedCancel>,
         directory: &Directory,
+        ledger: &Ledger,
         now: Moment,
     ) -> Vec<(SessionKey, CancelCommand)> {
         self.backoff.handle_success();
@@ -81,6 +85,9 @@ impl CancelFeed {
         let mut news = Vec::new();
         for WantedCancel { node, epoch, cancel } in wanted {
             let Some(session) = directory.of_epoch(&node, epoch) else { continue };
+            if !ledger.is_in_flight(&session.lanes, cancel.id) {
+                continue;
+            }
             let place = (session.key, cancel.id);
             match before.get(&place) {
                 Some(told) if now.since(*told) < REMIND_EVERY => {
@@ -123,36 +130,53 @@ impl CancelFeed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::SessionEpoch;
+    use crate::ids::{Attempt, Credits, LaneSeq, SessionEpoch};
     use crate::writer::directory::LiveSession;
-    use crate::writer::testing::{at, command_id, key, node};
+    use crate::writer::testing::{at, command_id, key, lane, node};
 
     fn wanted(number: u128) -> WantedCancel {
         let cancel = CancelCommand { id: command_id(number), reason: "asked for".into() };
         WantedCancel { node: node("a"), epoch: SessionEpoch(1), cancel }
     }
 
-    fn directory() -> Directory {
+    fn one_session_that_has(commands: &[u128]) -> (Directory, Ledger) {
+        let mut ledger = Ledger::default();
+        let of_session = (key(1), &node("a"), SessionEpoch(1));
+        let opened = ledger.open(of_session, lane("main"), Credits(4), LaneSeq(0));
+        commands.iter().for_each(|number| ledger.debit(opened, command_id(*number), Attempt(1)));
         let mut directory = Directory::default();
         directory.enter(LiveSession {
             key: key(1),
             node: node("a"),
             epoch: SessionEpoch(1),
-            lanes: Vec::new(),
+            lanes: vec![opened],
             bad_entries: 0,
         });
-        directory
+        (directory, ledger)
+    }
+
+    #[test]
+    fn a_cancellation_does_not_overtake_its_command() {
+        let mut feed = CancelFeed::new();
+        let (directory, mut ledger) = one_session_that_has(&[]);
+        feed.in_flight = true;
+        assert_eq!(feed.handle_wanted(vec![wanted(7)], &directory, &ledger, at(0)), []);
+        let lanes = &directory.get(key(1)).expect("the session is live").lanes;
+        ledger.debit(lanes[0], command_id(7), Attempt(1));
+        feed.in_flight = true;
+        assert_eq!(feed.handle_wanted(vec![wanted(7)], &directory, &ledger, at(1_000)).len(), 1);
     }
 
     #[test]
     fn a_storm_of_pokes_is_one_look() {
         let mut feed = CancelFeed::new();
+        let (directory, ledger) = one_session_that_has(&[]);
         feed.want_look();
         feed.want_look();
         assert!(feed.poll_look(at(1_000)));
         feed.want_look();
         assert!(!feed.poll_look(at(1_001)), "one look at a time");
-        feed.handle_wanted(Vec::new(), &directory(), at(1_050));
+        feed.handle_wanted(Vec::new(), &directory, &ledger, at(1_050));
         assert!(!feed.poll_look(at(1_099)));
         assert_eq!(feed.next_deadline(), Some(at(1_100)));
         assert!(feed.poll_look(at(1_100)));
@@ -161,17 +185,17 @@ mod tests {
     #[test]
     fn a_session_is_told_once_and_reminded_rarely() {
         let mut feed = CancelFeed::new();
-        let directory = directory();
+        let (directory, ledger) = one_session_that_has(&[7]);
         let told: Vec<u64> = (0..12)
             .filter(|second| {
                 feed.want_look();
                 feed.in_flight = true;
-                !feed.handle_wanted(vec![wanted(7)], &directory, at(second * 1_000)).is_empty()
+                !feed.handle_wanted(vec![wanted(7)], &directory, &ledger, at(second * 1_000)).is_empty()
             })
             .collect();
         assert_eq!(told, [0, 5, 10]);
         feed.in_flight = true;
-        feed.handle_wanted(Vec::new(), &directory, at(13_000));
+        feed.handle_wanted(Vec::new(), &directory, &ledger, at(13_000));
         assert!(feed.told.is_empty());
     }
 }

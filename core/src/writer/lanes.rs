@@ -307,6 +307,11 @@ impl Ledger {
         lanes.iter().copied().find(|id| self.get(*id).is_some_and(|lane| lane.name == *name))
     }
 
+    /// Whether the command takes a credit of one of these lanes.
+    pub(super) fn is_in_flight(&self, lanes: &[LaneId], command: CommandId) -> bool {
+        lanes.iter().any(|id| self.get(*id).is_some_and(|lane| lane.in_flight.contains_key(&command)))
+    }
+
     /// How many lanes wait in a line.
     pub(super) fn waiting(&self, look: Look) -> usize {
         self.line(look).waiting.len()

@@ -16,7 +16,7 @@ use super::lanes::Look;
 use super::settlement::Settlement;
 use crate::close::CloseReason;
 use crate::frame::RejectCode;
-use crate::ids::{LaneSeq, SessionKey};
+use crate::ids::{Credits, LaneSeq, SessionKey};
 use crate::mail::Weigh;
 use crate::seam::{Granted, SessionNews, UpdateRequest};
 use crate::store::{
@@ -102,10 +102,14 @@ impl Writer {
             let cursor = grant.cursors.get(slot).copied().unwrap_or(LaneSeq(0));
             lanes.push(self.ledger.open((key, &node, grant.epoch), announced.lane, capacity, cursor));
         }
-        for held in &grant.in_flight {
-            if let Some(lane) = self.ledger.find(&lanes, &held.lane) {
-                self.ledger.debit(lane, held.id, held.attempt);
-            }
+        for held in grant.in_flight {
+            let lane = self.ledger.find(&lanes, &held.lane).unwrap_or_else(|| {
+                // Declared no more: nothing new goes there, but what is there can be canceled.
+                let lane = self.ledger.open((key, &node, grant.epoch), held.lane, Credits(0), LaneSeq(0));
+                lanes.push(lane);
+                lane
+            });
+            self.ledger.debit(lane, held.id, held.attempt);
         }
         overlap.apply(&node, &lanes, &mut self.ledger);
         if grant.has_pending || poked {
@@ -257,7 +261,7 @@ impl Writer {
     }
 
     fn take_wanted_cancels(&mut self, wanted: Vec<WantedCancel>, now: Moment) {
-        let told = self.cancels.handle_wanted(wanted, &self.directory, now);
+        let told = self.cancels.handle_wanted(wanted, &self.directory, &self.ledger, now);
         for (key, cancel) in told {
             self.tell(key, SessionNews::Cancel(cancel));
         }

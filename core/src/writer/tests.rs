@@ -666,7 +666,12 @@ fn shards_are_not_read_while_too_much_waits() {
 #[test]
 fn a_poke_brings_a_cancellation_without_waiting_for_the_poll() {
     let mut desk = Desk::serving();
-    desk.enter("a", 1, 3, &[]);
+    desk.enter("a", 1, 3, &[("main", 1)]);
+    desk.poke("a");
+    desk.pass();
+    desk.outcome(claims("a", 3, [7]));
+    desk.outcome(Outcome::Cancels(Ok(Vec::new())));
+    assert_eq!(desk.news(), ["1: commands 7"]);
     desk.at(300);
     desk.poke("a");
     assert_eq!(desk.queues(), [Queue::Feed]);
