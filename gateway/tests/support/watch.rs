@@ -1,0 +1,234 @@
+//! What the nodes of a story have seen, and how a story waits for it.
+//!
+//! 1. Everything is kept in the order in which it was told; of one node that is the order in which
+//!    it happened.
+//! 2. A wait looks after every event, and fails with its sentence and what was seen instead.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gateway_testbed::clock::monotonic_ns;
+use gateway_testbed::node::{End, NodeEvent, Observer, Verdict, is_terminal, state_name};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::SOON;
+
+/// How many events the summary of a failure shows.
+const SHOWN: usize = 40;
+
+/// A `Welcome`.
+#[derive(Debug, Clone)]
+pub struct Connected {
+    pub node: Arc<str>,
+    pub epoch: u64,
+    pub at_ns: u64,
+}
+
+/// A session that ended or was refused.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub node: Arc<str>,
+    pub end: End,
+    pub at_ns: u64,
+}
+
+/// A command that was read.
+#[derive(Debug, Clone)]
+pub struct Received {
+    pub node: Arc<str>,
+    pub id: Uuid,
+    pub attempt: u32,
+    pub lane: String,
+    pub seq: u64,
+    pub session_epoch: u64,
+    pub verdict: Verdict,
+    pub at_ns: u64,
+}
+
+/// A terminal report that was acked.
+#[derive(Debug, Clone)]
+pub struct Settled {
+    pub node: Arc<str>,
+    pub id: Uuid,
+    pub attempt: u32,
+    pub reported: &'static str,
+    pub stored: &'static str,
+    pub at_ns: u64,
+}
+
+/// All that was seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub connected: Vec<Connected>,
+    pub ended: Vec<Ended>,
+    pub received: Vec<Received>,
+    /// Executions that started: node, command, attempt.
+    pub started: Vec<(Arc<str>, Uuid, u32)>,
+    pub settled: Vec<Settled>,
+    /// Acks of any update.
+    pub acks: usize,
+    /// Updates that were rejected: node, command, the sentence.
+    pub rejected: Vec<(Arc<str>, Uuid, String)>,
+    pub cancels: Vec<(Arc<str>, Uuid)>,
+    /// Acked heartbeats: node, when, round trip.
+    pub beats: Vec<(Arc<str>, u64, Duration)>,
+    epochs: HashMap<Arc<str>, u64>,
+    last: VecDeque<String>,
+}
+
+impl Seen {
+    /// The epoch of a node's last `Welcome`; 0 before the first.
+    pub fn epoch_of(&self, node: &str) -> u64 {
+        self.epochs.get(node).copied().unwrap_or(0)
+    }
+
+    /// Commands that nodes have read, each once, and whose terminal report was not acked yet.
+    pub fn unsettled(&self) -> usize {
+        let mut ids: std::collections::HashSet<Uuid> = self.received.iter().map(|one| one.id).collect();
+        for settled in &self.settled {
+            ids.remove(&settled.id);
+        }
+        ids.len()
+    }
+
+    /// Ends of sessions that had been welcomed.
+    pub fn drops(&self) -> impl Iterator<Item = &Ended> {
+        self.ended.iter().filter(|ended| ended.end.is_drop())
+    }
+
+    /// Commands that a node has read on a lane.
+    pub fn received_on<'a>(&'a self, node: &'a str, lane: &'a str) -> impl Iterator<Item = &'a Received> {
+        self.received.iter().filter(move |one| &*one.node == node && one.lane == lane)
+    }
+
+    fn take(&mut self, node: &Arc<str>, event: NodeEvent) {
+        let mut shown = format!("{node}: {event:?}");
+        shown.truncate(shown.floor_char_boundary(300));
+        self.last.push_back(shown);
+        if self.last.len() > SHOWN {
+            self.last.pop_front();
+        }
+        let node = Arc::clone(node);
+        match event {
+            NodeEvent::Connected { epoch, at_ns } => {
+                self.epochs.insert(Arc::clone(&node), epoch);
+                self.connected.push(Connected { node, epoch, at_ns });
+            }
+            NodeEvent::CommandReceived(command) => self.received.push(Received {
+                node,
+                id: command.id,
+                attempt: command.attempt,
+                lane: command.lane.clone(),
+                seq: command.seq,
+                session_epoch: command.session_epoch,
+                verdict: command.verdict,
+                at_ns: command.at_ns,
+            }),
+            NodeEvent::Started { id, attempt } => self.started.push((node, id, attempt)),
+            NodeEvent::Acked { id, attempt, reported, stored, at_ns } => {
+                self.acks += 1;
+                if is_terminal(reported) {
+                    let (reported, stored) = (state_name(reported), state_name(stored));
+                    self.settled.push(Settled { node, id, attempt, reported, stored, at_ns });
+                }
+            }
+            NodeEvent::Rejected { id, message, .. } => self.rejected.push((node, id, message)),
+            NodeEvent::CancelAsked { id } => self.cancels.push((node, id)),
+            NodeEvent::HeartbeatAcked { round_trip, .. } => {
+                self.beats.push((node, monotonic_ns(), round_trip));
+            }
+            NodeEvent::DrainAsked { .. } => {}
+            NodeEvent::Ended { end, at_ns, .. } => self.ended.push(Ended { node, end, at_ns }),
+        }
+    }
+
+    fn summary(&self) -> String {
+        let counts = format!(
+            "{} Welcomes, {} ends, {} commands read, {} started, {} settled, {} rejected",
+            self.connected.len(),
+            self.ended.len(),
+            self.received.len(),
+            self.started.len(),
+            self.settled.len(),
+            self.rejected.len()
+        );
+        self.last.iter().fold(counts, |text, line| text + "\n" + line)
+    }
+}
+
+/// The observer of a story's nodes.
+#[derive(Debug, Default)]
+pub struct Watch {
+    seen: Mutex<Seen>,
+    changed: Notify,
+}
+
+impl Observer for Watch {
+    fn on_event(&self, node: &Arc<str>, event: NodeEvent) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).take(node, event);
+        self.changed.notify_waiters();
+    }
+}
+
+impl Watch {
+    /// Looks at what was seen so far.
+    pub fn look<T>(&self, at: impl FnOnce(&Seen) -> T) -> T {
+        at(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until `pick` finds what it looks for.
+    pub async fn until<T>(&self, limit: Duration, what: &str, mut pick: impl FnMut(&Seen) -> Option<T>) -> T {
+        let search = async {
+            loop {
+                // Listening before looking: what happens in between is not missed.
+                let changed = self.changed.notified();
+                if let Some(found) = self.look(&mut pick) {
+                    return found;
+                }
+                changed.await;
+            }
+        };
+        match tokio::time::timeout(limit, search).await {
+            Ok(found) => found,
+            Err(_) => panic!("not within {limit:?}: {what}. Seen instead: {}", self.summary()),
+        }
+    }
+
+    /// The epoch of a node's last `Welcome`; 0 before the first.
+    pub fn epoch_of(&self, node: &str) -> u64 {
+        self.look(|seen| seen.epoch_of(node))
+    }
+
+    /// Waits for a `Welcome` of `node` with an epoch above `before`; gives it.
+    pub async fn connected_after(&self, node: &str, before: u64) -> u64 {
+        let what = format!("a Welcome of {node} with an epoch above {before}");
+        self.until(SOON, &what, |seen| Some(seen.epoch_of(node)).filter(|epoch| *epoch > before)).await
+    }
+
+    /// Waits until the terminal report of every one of `ids` was acked.
+    pub async fn all_settled(&self, ids: &[Uuid], limit: Duration) {
+        let what = format!("the ends of {} commands are acked", ids.len());
+        self.until(limit, &what, |seen| {
+            // Cheap first: this looks after every event.
+            if seen.settled.len() < ids.len() {
+                return None;
+            }
+            let settled: std::collections::HashSet<Uuid> = seen.settled.iter().map(|one| one.id).collect();
+            ids.iter().all(|id| settled.contains(id)).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until a node has read command `id`.
+    pub async fn received(&self, id: Uuid, limit: Duration) -> Received {
+        let what = format!("command {id} is read by its node");
+        self.until(limit, &what, |seen| seen.received.iter().find(|one| one.id == id).cloned()).await
+    }
+
+    /// What was seen, for the sentence of a failure.
+    pub fn summary(&self) -> String {
+        self.look(Seen::summary)
+    }
+}
