@@ -64,8 +64,10 @@ pub struct ShardCounters {
     /// Connections ended for sending more control frames than any use has.
     pub floods: Counter,
     pub panics: Counter,
-    /// Turns of the mailbox's task: a shard that lives keeps turning.
+    /// Messages taken from the mailbox.
     pub mail_taken: Counter,
+    /// Times that the mailbox's task looked into it. Ring the mailbox, and a shard that lives looks.
+    pub mail_looks: Counter,
     pub closes: CloseCounts,
 }
 

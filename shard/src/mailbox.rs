@@ -32,12 +32,15 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
             Some(message) => Some(message),
             None => {
                 inbox.announce_space();
-                poll_fn(|context| inbox.poll_take(context)).await
+                poll_fn(|context| {
+                    shard.counters.mail_looks.one_more();
+                    inbox.poll_take(context)
+                })
+                .await
             }
         };
         let Some(message) = next else { return StopCause::WriterGone };
         inbox.release_bytes(message.weight_bytes());
-        shard.counters.mail_taken.one_more();
         match message {
             ToShard::Session { key, news } => shard.deliver(key, Mail::News(news)),
             ToShard::Serving(true) => shard.set_stage(Stage::Serving),
@@ -45,6 +48,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
             ToShard::CloseAll(reason) => close_all(shard, &reason).await,
             ToShard::Stop => return StopCause::Asked,
         }
+        shard.counters.mail_taken.one_more();
         taken += 1;
         if taken % MAIL_PER_TURN == 0 {
             inbox.announce_space();
