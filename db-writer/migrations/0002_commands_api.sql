@@ -99,7 +99,7 @@ BEGIN
     END IF;
     -- A statement of its own, after the lock: it sees what the one before us committed.
     SELECT c.seq INTO next_seq FROM commands c
-        WHERE c.node_id = enqueue_command.node_id ORDER BY c.seq DESC LIMIT 1;
+        WHERE c.node_id = enqueue_command.node_id AND c.seq > 0 ORDER BY c.seq DESC LIMIT 1;
     next_seq := greatest(counter_floor, coalesce(next_seq, 0)) + 1;
     -- A snapshot that is older than the lock (REPEATABLE READ) ends here with 40001.
     INSERT INTO commands (node_id, id, seq, lane, kind, payload, deferred, max_attempts, not_before, not_after,
@@ -179,7 +179,7 @@ BEGIN
         FROM (SELECT DISTINCT r.node_id FROM resolved r WHERE r.leads AND r.known_id IS NULL) d
         JOIN node_counters n ON n.node_id = d.node_id
         LEFT JOIN LATERAL (
-            SELECT c.seq FROM commands c WHERE c.node_id = d.node_id ORDER BY c.seq DESC LIMIT 1
+            SELECT c.seq FROM commands c WHERE c.node_id = d.node_id AND c.seq > 0 ORDER BY c.seq DESC LIMIT 1
         ) top ON true
     ),
     stored AS (
@@ -239,7 +239,7 @@ BEGIN
     PERFORM FROM node_counters n WHERE n.node_id = remove_old_commands.node_id FOR NO KEY UPDATE;
     WITH old AS MATERIALIZED (
         SELECT c.id, c.seq FROM commands c
-        WHERE c.node_id = remove_old_commands.node_id AND c.phase = 't' AND c.finished_at < ended_before
+        WHERE c.node_id = remove_old_commands.node_id AND c.seq > 0 AND c.phase = 't' AND c.finished_at < ended_before
         ORDER BY c.seq LIMIT at_most
     ),
     gone AS (

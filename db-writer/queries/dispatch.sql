@@ -62,7 +62,10 @@ live AS MATERIALIZED (
 locked AS MATERIALIZED (
     SELECT f.*
     FROM (
-        SELECT f.* FROM found f JOIN live s ON s.node_id = f.node_id AND s.session_epoch = f.session_epoch
+        -- Not a join: `IS TRUE` keeps it a hashed lookup, whatever the estimates say.
+        SELECT f.*
+        FROM found f
+        WHERE ((f.node_id, f.session_epoch) IN (SELECT s.node_id, s.session_epoch FROM live s)) IS TRUE
         ORDER BY f.node_id, f.id
     ) f
     CROSS JOIN LATERAL (
@@ -75,30 +78,27 @@ locked AS MATERIALIZED (
 ),
 -- Of each lane what was locked without a gap from its first due command on.
 accepted AS MATERIALIZED (
-    SELECT l.*
+    SELECT l.*, min(l.seq) FILTER (WHERE NOT l.deferred) OVER (PARTITION BY l.slot) AS first_seq
     FROM (SELECT l.*, row_number() OVER (PARTITION BY l.slot ORDER BY l.place) AS rank FROM locked l) l
     WHERE l.rank = l.place
 ),
--- Of each lane the lowest undeferred seq in flight, searched from the floor that the last dispatch left.
-floors AS MATERIALIZED (
-    SELECT a.slot, coalesce(low.seq, a.first_seq) AS lane_floor
-    FROM (
-        SELECT a.slot, a.node_id, a.lane, min(a.seq) AS first_seq
-        FROM accepted a
-        WHERE NOT a.deferred
-        GROUP BY a.slot, a.node_id, a.lane
-    ) a
+-- With, of each lane, the lowest undeferred seq in flight: it is looked for once a lane, from the
+-- floor on that the lane's last dispatch left.
+floored AS MATERIALIZED (
+    SELECT a.*, coalesce(max(low.seq) OVER (PARTITION BY a.slot), a.first_seq) AS lane_floor
+    FROM accepted a
     LEFT JOIN LATERAL (
         SELECT c.lane_floor
         FROM commands c
-        WHERE c.node_id = a.node_id AND c.lane = a.lane AND c.dispatched_at IS NOT NULL AND NOT c.deferred
+        WHERE a.place = 1 AND c.node_id = a.node_id AND c.lane = a.lane AND c.dispatched_at IS NOT NULL
+          AND NOT c.deferred
         ORDER BY c.seq DESC
         LIMIT 1
     ) top ON true
     LEFT JOIN LATERAL (
         SELECT c.seq
         FROM commands c
-        WHERE c.node_id = a.node_id AND c.lane = a.lane AND c.phase = 'f' AND NOT c.deferred
+        WHERE a.place = 1 AND c.node_id = a.node_id AND c.lane = a.lane AND c.phase = 'f' AND NOT c.deferred
           AND c.seq >= coalesce(top.lane_floor, 0)
         ORDER BY c.seq
         LIMIT 1
@@ -108,8 +108,9 @@ claimed AS (
     UPDATE commands c
     SET state = 'dispatched', dispatched_at = compute_now(), dispatched_by = $1, lease_epoch = $3,
         session_epoch = a.session_epoch, lane_capacity = a.capacity,
-        lane_in_flight = a.in_flight + a.place, lane_floor = a.lane_floor
-    FROM (SELECT a.*, f.lane_floor FROM accepted a LEFT JOIN floors f ON f.slot = a.slot AND NOT a.deferred) a
+        lane_in_flight = a.in_flight + a.place,
+        lane_floor = CASE WHEN NOT a.deferred THEN a.lane_floor END
+    FROM floored a
     WHERE c.node_id = a.node_id AND c.id = a.id
     RETURNING c.node_id, c.id, c.attempt, c.lane, c.seq, c.kind, c.payload, c.not_after, c.session_epoch,
               NOT c.deferred AS moves_cursor, compute_now() - greatest(c.enqueued_at, c.not_before) AS waited

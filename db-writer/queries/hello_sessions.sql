@@ -11,20 +11,24 @@ WITH lease AS MATERIALIZED (
 asked AS MATERIALIZED (
     SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.serial COLLATE "C" AS serial
     FROM unnest($4::text[], $5::text[]) WITH ORDINALITY a (node_id, serial, slot)
+    ORDER BY 2
 ),
+-- In the order of `asked`.
 locked AS MATERIALIZED (
-    SELECT n.slot, s.session_epoch
-    FROM (SELECT a.slot, a.node_id FROM asked a WHERE EXISTS (SELECT FROM lease) ORDER BY a.node_id) n
-    CROSS JOIN LATERAL (
-        SELECT s.session_epoch FROM node_sessions s WHERE s.node_id = n.node_id FOR UPDATE
-    ) s
+    SELECT a.slot, a.serial, s.node_id IS NOT NULL AS known
+    FROM asked a
+    LEFT JOIN LATERAL (
+        SELECT s.node_id
+        FROM node_sessions s
+        WHERE EXISTS (SELECT FROM lease) AND s.node_id = a.node_id
+        FOR UPDATE
+    ) s ON true
 )
-SELECT EXISTS (SELECT FROM lease) AS "held!", a.slot AS "slot!", l.slot IS NOT NULL AS "known!",
+SELECT EXISTS (SELECT FROM lease) AS "held!", l.slot AS "slot!", l.known AS "known!",
        cert.node_id AS "cert_node?", cert.revoked_at IS NOT NULL AS "cert_revoked!",
        cert.revoked_reason AS "cert_revoked_reason?"
-FROM asked a
-LEFT JOIN locked l ON l.slot = a.slot
+FROM locked l
 LEFT JOIN LATERAL (
-    SELECT k.node_id, k.revoked_at, k.revoked_reason FROM node_certs k WHERE k.serial = a.serial
+    SELECT k.node_id, k.revoked_at, k.revoked_reason FROM node_certs k WHERE k.serial = l.serial LIMIT 1
 ) cert ON true
-ORDER BY a.slot
+ORDER BY l.slot

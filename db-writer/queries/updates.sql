@@ -8,20 +8,12 @@ WITH asked AS MATERIALIZED (
     FROM unnest($1::text[], $2::uuid[], $3::integer[], ($4::text[])::command_state[], $5::text[], $6::bytea[],
                 $7::text[], $8::text[], $9::boolean[])
         WITH ORDINALITY a (node_id, id, attempt, state, progress, result, error, refusal, retryable, slot)
-),
-locked AS MATERIALIZED (
-    SELECT a.slot, c.state, c.attempt, c.max_attempts, c.lane, c.cancel_requested_at
-    FROM (SELECT a.slot, a.node_id, a.id FROM asked a ORDER BY a.node_id, a.id) a
-    CROSS JOIN LATERAL (
-        SELECT c.state, c.attempt, c.max_attempts, c.lane, c.cancel_requested_at
-        FROM commands c
-        WHERE c.node_id = a.node_id AND c.id = a.id
-        FOR UPDATE
-    ) c
+    ORDER BY 2, 3
 ),
 decided AS MATERIALIZED (
     SELECT a.*, l.state AS stored, l.attempt AS current, l.lane,
            CASE
+               WHEN l.state IS NULL THEN 'unknown'
                WHEN a.attempt < l.attempt THEN 'old'
                WHEN l.state >= 'succeeded' AND l.state = a.state THEN 'repeat'
                WHEN l.state >= 'succeeded' THEN 'conflict'
@@ -31,7 +23,14 @@ decided AS MATERIALIZED (
                WHEN a.state = 'running' AND l.state = 'running' AND a.progress IS NOT NULL THEN 'progress'
                ELSE 'repeat'
            END AS verdict
-    FROM asked a JOIN locked l ON l.slot = a.slot
+    FROM asked a
+    -- In the order of `asked`, which is that of all locks.
+    LEFT JOIN LATERAL (
+        SELECT c.state, c.attempt, c.max_attempts, c.lane, c.cancel_requested_at
+        FROM commands c
+        WHERE c.node_id = a.node_id AND c.id = a.id
+        FOR UPDATE
+    ) l ON true
 ),
 written AS (
     UPDATE commands c
@@ -55,11 +54,9 @@ written AS (
         refusal = coalesce(d.refusal, c.refusal)
     FROM decided d
     WHERE c.node_id = d.node_id AND c.id = d.id AND d.verdict IN ('apply', 'retry', 'progress')
-    RETURNING d.slot, c.state
 )
-SELECT d.verdict AS "verdict?", coalesce(w.state, d.stored)::text AS "state?", d.lane AS "lane?",
-       d.current AS "current_attempt?"
-FROM asked a
-LEFT JOIN decided d ON d.slot = a.slot
-LEFT JOIN written w ON w.slot = a.slot
-ORDER BY a.slot
+SELECT d.verdict AS "verdict!",
+       (CASE d.verdict WHEN 'retry' THEN 'pending' WHEN 'apply' THEN d.state ELSE d.stored END)::text AS "state?",
+       d.lane AS "lane?", d.current AS "current_attempt?"
+FROM decided d
+ORDER BY d.slot

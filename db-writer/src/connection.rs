@@ -221,6 +221,7 @@ fn settings(queue: Queue, wait_for_disk: bool) -> String {
          SET seq_page_cost = 0.1;
          SET cpu_tuple_cost = 1;
          SET cpu_index_tuple_cost = 1;
+         SET cpu_operator_cost = 1;
          {durability}"
     )
 }

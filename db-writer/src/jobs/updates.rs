@@ -91,7 +91,8 @@ async fn store(
         .iter()
         .zip(rows)
         .map(|(slot, row)| {
-            let (Some(verdict), Some(state), Some(lane)) = (row.verdict, row.state, row.lane) else {
+            let verdict = row.verdict;
+            let (Some(state), Some(lane)) = (row.state, row.lane) else {
                 return Ok((*slot, UpdateOutcome::UnknownCommand));
             };
             let outcome = if verdict == "old" {
