@@ -37,12 +37,13 @@ wanted AS MATERIALIZED (
             FROM commands c
             WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.phase = 'f' AND NOT c.deferred
               AND c.seq >= coalesce(l.lane_floor, 0)
+            OFFSET 0 -- a probe for each lane, never one scan for all
         ) c
         UNION ALL
         SELECT a.node_id COLLATE "C", c.id, 0
         FROM unnest($1::text[]) a (node_id)
         CROSS JOIN LATERAL (
-            SELECT c.id FROM commands c WHERE c.node_id = a.node_id AND c.phase = 'f' AND c.deferred
+            SELECT c.id FROM commands c WHERE c.node_id = a.node_id AND c.phase = 'f' AND c.deferred OFFSET 0
         ) c
         UNION ALL
         SELECT a.node_id COLLATE "C", a.id, a.attempt

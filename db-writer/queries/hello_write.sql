@@ -13,31 +13,31 @@ lanes AS MATERIALIZED (
     SELECT l.node_id, array_agg(l.lane ORDER BY l.place) AS lanes,
            array_agg(l.capacity ORDER BY l.place) AS capacities,
            array_agg(coalesce(top.seq, 0) ORDER BY l.place) AS cursors,
-           bool_or(coalesce(top.pending, false)) AS has_pending
+           bool_or(pending.found IS NOT NULL) AS has_pending
     FROM (
         SELECT l.place, l.node_id COLLATE "C" AS node_id, l.lane COLLATE "C" AS lane, l.capacity
         FROM unnest($10::text[], $11::text[], $12::integer[]) WITH ORDINALITY l (node_id, lane, capacity, place)
     ) l
-    CROSS JOIN LATERAL (
-        SELECT t.seq,
-               EXISTS (
-                   SELECT FROM commands c
-                   WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.phase = 'p' AND NOT c.deferred
-                     AND c.seq > coalesce(t.seq, 0)
-               ) OR EXISTS (
-                   SELECT FROM commands c
-                   WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.phase = 'p' AND c.deferred
-               ) AS pending
-        FROM (
-            SELECT (
-                SELECT c.seq
-                FROM commands c
-                WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.dispatched_at IS NOT NULL AND NOT c.deferred
-                ORDER BY c.seq DESC
-                LIMIT 1
-            ) AS seq
-        ) t
-    ) top
+    LEFT JOIN LATERAL (
+        SELECT c.seq
+        FROM commands c
+        WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.dispatched_at IS NOT NULL AND NOT c.deferred
+        ORDER BY c.seq DESC
+        LIMIT 1
+    ) top ON true
+    LEFT JOIN LATERAL (
+        (SELECT true AS found
+         FROM commands c
+         WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.phase = 'p' AND NOT c.deferred
+           AND c.seq > coalesce(top.seq, 0)
+         LIMIT 1)
+        UNION ALL
+        (SELECT true
+         FROM commands c
+         WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.phase = 'p' AND c.deferred
+         LIMIT 1)
+        LIMIT 1
+    ) pending ON true
     GROUP BY l.node_id
 ),
 bumped AS (

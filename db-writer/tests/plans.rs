@@ -1,0 +1,64 @@
+//! Plans: what is cached while the tables are empty must be right when they are large.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use support::*;
+
+const QUERIES: [(&str, &str); 14] = [
+    ("cancels", include_str!("../queries/cancels.sql")),
+    ("dispatch", DISPATCH),
+    ("hello_commands", include_str!("../queries/hello_commands.sql")),
+    ("hello_sessions", include_str!("../queries/hello_sessions.sql")),
+    ("hello_write", include_str!("../queries/hello_write.sql")),
+    ("lanes_lock", include_str!("../queries/lanes_lock.sql")),
+    ("lanes_read", include_str!("../queries/lanes_read.sql")),
+    ("lease_lock", include_str!("../queries/lease_lock.sql")),
+    ("lease_release", include_str!("../queries/lease_release.sql")),
+    ("lease_renew", include_str!("../queries/lease_renew.sql")),
+    ("lease_seed", include_str!("../queries/lease_seed.sql")),
+    ("lease_take", include_str!("../queries/lease_take.sql")),
+    ("presence", include_str!("../queries/presence.sql")),
+    ("updates", include_str!("../queries/updates.sql")),
+];
+
+fn parameters(query: &str) -> usize {
+    query
+        .split('$')
+        .skip(1)
+        .filter_map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok())
+        .max()
+        .unwrap_or(0)
+}
+
+#[tokio::test]
+async fn no_cached_plan_scans_a_table_or_an_index_from_end_to_end() {
+    let mut db = database().await;
+    run(&mut db.sql, PLANNING).await;
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/queries")).unwrap().count();
+    assert_eq!(
+        files,
+        QUERIES.len() + 1,
+        "schema_version.sql alone needs no plan; the others are listed here"
+    );
+    for (name, query) in QUERIES {
+        let nulls = vec!["NULL"; parameters(query)].join(", ");
+        run(&mut db.sql, &format!("PREPARE {name} AS {query}")).await;
+        let plan = texts(&mut db.sql, &format!("EXPLAIN EXECUTE {name}({nulls})")).await;
+        let whole = plan.join("\n");
+        for (line, next) in plan.iter().zip(plan.iter().skip(1)) {
+            assert!(!line.contains("Seq Scan"), "{name}: a table is scanned\n{whole}");
+            // A partial index of nothing but what is asked for may be read from end to end.
+            let small = line.contains("commands_to_cancel");
+            assert!(
+                !line.contains("Scan using") && !line.contains("Scan Backward using")
+                    || next.contains("Index Cond")
+                    || small,
+                "{name}: an index is scanned\n{line}\n{whole}"
+            );
+            let of_commands = line.contains(" on commands ") && line.contains("Scan");
+            assert!(!of_commands || small || next.contains("node_id"), "{name}: no node is named\n{whole}");
+        }
+    }
+}
