@@ -74,8 +74,9 @@ impl IdentityRules {
         let (Some(uri), None) = (uris.next(), uris.next()) else {
             return Err(bad("must have exactly one URI among its subject alternative names"));
         };
-        let (site, node) = self.match_uri(uri)?;
-        let node = NodeId::new(node)
+        let (site, _) = self.match_uri(uri)?;
+        // The whole URI: nodes of two sites may have the same name.
+        let node = NodeId::new(uri)
             .map_err(|error| CloseReason::BadCertificate(format!("the client certificate: {error}")))?;
         Ok(Identity { node, site: site.to_owned(), certificate_serial: serial_hex(parsed.raw_serial()) })
     }

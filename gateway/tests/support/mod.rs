@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use gateway_testbed::cluster::{Cluster, ClusterOptions, tail};
 use gateway_testbed::database::{register_certificates, register_nodes};
 use gateway_testbed::gateway_process::{GatewayOptions, GatewayProcess};
-use gateway_testbed::ledger::{LedgerReport, check_ledger};
+use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
 use gateway_testbed::node::{ExecutionLog, LogLine, Node, NodeOptions, RedialBounds, Target};
 use gateway_testbed::pki::{GatewayFiles, Identity, Pki};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -265,7 +265,9 @@ impl World {
         self.log.flush().expect("the nodes' log");
         let enqueued: HashSet<Uuid> = enqueued.iter().copied().collect();
         let logs: [&Path; 1] = [self.log.path()];
-        let report = check_ledger(connection, &enqueued, &logs).await.expect("reading the ledger");
+        let report = check_ledger(connection, &enqueued, &logs, LedgerScope::WholeDatabase)
+            .await
+            .expect("reading the ledger");
         assert!(report.is_sound(), "the ledger is not sound: {report:#?}");
         report
     }
