@@ -77,7 +77,7 @@ impl HealthIo {
         let Ok(send) = respond.send_response(status::headers(), false) else { return Ok(None) };
         Ok(Some(Stream::Health(Box::new(Self {
             call,
-            reader: FrameReader::new(body, MAX_REQUEST_BYTES, &shard.receive_budget, &shard.counters, bell),
+            reader: FrameReader::new(body, MAX_REQUEST_BYTES, shard, bell),
             request_due_at: shard.clock.now() + shard.limits.hello_timeout,
             known: None,
             outbox: Outbox::new(send, bell),

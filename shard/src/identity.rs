@@ -5,7 +5,8 @@
 //!
 //! 1. Exactly one URI among the subject alternative names, or the certificate names nobody.
 //! 2. The path of the URI fits the pattern segment by segment; `{site}` and `{node}` take one each.
-//! 3. No sentence repeats text of the certificate.
+//! 3. The node id is the whole URI, as it stands there: nodes of two sites may have one name.
+//! 4. No sentence repeats text of the certificate.
 
 use gateway_core::close::CloseReason;
 use gateway_core::ids::NodeId;
@@ -74,15 +75,14 @@ impl IdentityRules {
         let (Some(uri), None) = (uris.next(), uris.next()) else {
             return Err(bad("must have exactly one URI among its subject alternative names"));
         };
-        let (site, _) = self.match_uri(uri)?;
-        // The whole URI: nodes of two sites may have the same name.
+        let site = self.match_uri(uri)?;
         let node = NodeId::new(uri)
             .map_err(|error| CloseReason::BadCertificate(format!("the client certificate: {error}")))?;
         Ok(Identity { node, site: site.to_owned(), certificate_serial: serial_hex(parsed.raw_serial()) })
     }
 
-    /// The site and the node in a SPIFFE URI.
-    fn match_uri<'a>(&self, uri: &'a str) -> Result<(&'a str, &'a str), CloseReason> {
+    /// The site in the SPIFFE URI of a node.
+    fn match_uri<'a>(&self, uri: &'a str) -> Result<&'a str, CloseReason> {
         let rest = uri.strip_prefix("spiffe://").ok_or_else(|| bad("names no SPIFFE identity"))?;
         let (domain, path) = rest.split_once('/').ok_or_else(|| bad("names no node, only a trust domain"))?;
         if !is_trust_domain(domain) {
@@ -91,19 +91,18 @@ impl IdentityRules {
         if self.trust_domain.as_deref().is_some_and(|expected| expected != domain) {
             return Err(bad("is of another trust domain than this gateway's"));
         }
-        let (mut site, mut node) = ("", "");
+        let mut site = "";
         let mut segments = path.split('/');
         for wanted in &self.path {
             let segment = segments.next().filter(|segment| is_segment(segment));
             let segment = segment.ok_or_else(|| bad(DOES_NOT_FIT))?;
             match wanted {
-                Segment::Literal(literal) if literal == segment => {}
-                Segment::Literal(_) => return Err(bad(DOES_NOT_FIT)),
+                Segment::Literal(literal) if literal != segment => return Err(bad(DOES_NOT_FIT)),
+                Segment::Literal(_) | Segment::Node => {}
                 Segment::Site => site = segment,
-                Segment::Node => node = segment,
             }
         }
-        if segments.next().is_some() { Err(bad(DOES_NOT_FIT)) } else { Ok((site, node)) }
+        if segments.next().is_some() { Err(bad(DOES_NOT_FIT)) } else { Ok(site) }
     }
 }
 
@@ -158,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_named_by_the_path_of_its_uri() {
+    fn the_site_is_read_from_the_path_of_the_uri() {
         let rules = IdentityRules::default();
-        assert_eq!(rules.match_uri("spiffe://fleet.example/site/ams1/node/n-7"), Ok(("ams1", "n-7")));
+        assert_eq!(rules.match_uri("spiffe://fleet.example/site/ams1/node/n-7"), Ok("ams1"));
         let rules = IdentityRules::new(Some("a.example"), "/dc/{site}/{node}").expect("usable");
-        assert_eq!(rules.match_uri("spiffe://a.example/dc/ams/x"), Ok(("ams", "x")));
+        assert_eq!(rules.match_uri("spiffe://a.example/dc/ams/x"), Ok("ams"));
     }
 
     #[test]

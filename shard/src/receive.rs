@@ -3,7 +3,7 @@
 //! 1. A chunk's flow-control window is given back when the chunk is taken, and a chunk is taken only
 //!    when its stream is to be read: who is not read is held back by HTTP/2.
 //! 2. A large message is received only under a grant of the shard's budget.
-//! 3. A message that began must be whole within `WHOLE_FRAME_TIMEOUT` of being read.
+//! 3. A message that began must be whole after `WHOLE_FRAME_SHARE` send time-outs of being read.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,9 +19,10 @@ use h2::RecvStream;
 use crate::bell::Bell;
 use crate::counters::ShardCounters;
 use crate::receive_budget::{Claim, FREE_BYTES, ReceiveBudget};
+use crate::shard::Shard;
 
-/// How long a message may take from its first byte to its last.
-pub(crate) const WHOLE_FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+/// How many send time-outs a message may take from its first byte to its last.
+const WHOLE_FRAME_SHARE: u32 = 3;
 
 pub(crate) struct FrameReader {
     body: RecvStream,
@@ -30,6 +31,7 @@ pub(crate) struct FrameReader {
     counters: Arc<ShardCounters>,
     bell: Arc<Bell>,
     claim: Option<Claim>,
+    whole_within: Duration,
     /// When the first byte of the unfinished message came.
     begun_at: Option<Moment>,
 }
@@ -44,20 +46,15 @@ pub(crate) enum ReadEnd {
 
 impl FrameReader {
     /// For messages of at most `max_bytes`.
-    pub(crate) fn new(
-        body: RecvStream,
-        max_bytes: usize,
-        budget: &Rc<ReceiveBudget>,
-        counters: &Arc<ShardCounters>,
-        bell: &Arc<Bell>,
-    ) -> Self {
+    pub(crate) fn new(body: RecvStream, max_bytes: usize, shard: &Shard, bell: &Arc<Bell>) -> Self {
         Self {
             body,
             deframer: Deframer::new(max_bytes),
-            budget: Rc::clone(budget),
-            counters: Arc::clone(counters),
+            budget: Rc::clone(&shard.receive_budget),
+            counters: Arc::clone(&shard.counters),
             bell: Arc::clone(bell),
             claim: None,
+            whole_within: shard.limits.send_timeout * WHOLE_FRAME_SHARE,
             begun_at: None,
         }
     }
@@ -81,10 +78,10 @@ impl FrameReader {
                     return Poll::Ready(Ok(message));
                 }
             }
-            if self.begun_at.is_some_and(|begun_at| now.since(begun_at) >= WHOLE_FRAME_TIMEOUT) {
+            if self.deadline().is_some_and(|deadline| deadline <= now) {
                 return Poll::Ready(Err(ReadEnd::Broken(CloseReason::Protocol(format!(
-                    "a frame was not received whole within {} s",
-                    WHOLE_FRAME_TIMEOUT.as_secs()
+                    "a frame was not received whole within {:?} ({WHOLE_FRAME_SHARE} times sessions.send_timeout)",
+                    self.whole_within
                 )))));
             }
             match std::task::ready!(self.body.poll_data(context)) {
@@ -106,7 +103,7 @@ impl FrameReader {
 
     /// When `poll_frame` must be asked again, though nothing came.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        self.begun_at.map(|begun_at| begun_at + WHOLE_FRAME_TIMEOUT)
+        self.begun_at.map(|begun_at| begun_at + self.whole_within)
     }
 
     fn take_chunk(&mut self, chunk: Bytes, now: Moment) -> Result<(), ReadEnd> {

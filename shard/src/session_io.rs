@@ -103,7 +103,7 @@ impl SessionIo {
             slot,
             admitted,
             dues: Dues { shard: Rc::clone(shard), key, node, closed_owed: false },
-            reader: FrameReader::new(body, limits.frame_bytes, &shard.receive_budget, &shard.counters, bell),
+            reader: FrameReader::new(body, limits.frame_bytes, shard, bell),
             reading: Reading::On,
             outbox: Outbox::new(send, bell),
             orders: Orders::default(),

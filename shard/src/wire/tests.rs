@@ -1,1 +1,238 @@
 //! What the wire makes of good, odd and hostile messages.
+
+use gateway_core::ids::{EventSeq, LaneSeq, SessionEpoch};
+use gateway_core::time::UnixMillis;
+use gateway_proto::framing::Deframer;
+use proptest::prelude::*;
+use v1::node_frame::Frame;
+
+use super::*;
+
+const ID: [u8; 16] = [3; 16];
+
+fn decoded(frame: Frame) -> Result<NodeFrame, CloseReason> {
+    decode(v1::NodeFrame { frame: Some(frame) }.encode_to_vec().into(), &Limits::default())
+}
+
+fn sentence(frame: Frame) -> String {
+    match decoded(frame) {
+        Err(CloseReason::Protocol(sentence)) => sentence,
+        other => panic!("expected a broken protocol, got {other:?}"),
+    }
+}
+
+fn update() -> v1::CommandUpdate {
+    v1::CommandUpdate {
+        r#ref: 9,
+        command_id: Bytes::copy_from_slice(&ID),
+        attempt: 2,
+        state: v1::CommandState::Refused as i32,
+        refusal: Some(v1::Refusal { reason: v1::RefusalReason::LaneFull as i32, retryable: true }),
+        ..v1::CommandUpdate::default()
+    }
+}
+
+/// The arm of a frame for a node, as a node reads it.
+fn seen(frame: GatewayFrame) -> v1::gateway_frame::Frame {
+    let mut deframer = Deframer::new(1 << 20);
+    deframer.push(encode(frame));
+    let message = deframer.next().expect("framed").expect("whole");
+    v1::GatewayFrame::decode(message).expect("valid").frame.expect("an arm")
+}
+
+#[test]
+fn a_hello_arrives_as_it_was_sent() {
+    let hello = v1::Hello {
+        protocol: 1,
+        features: vec!["a".into()],
+        boot_id: "b".into(),
+        machine: "m".into(),
+        software_version: "v".into(),
+        role: "r".into(),
+        lanes: vec![v1::Lane { name: "gpu".into(), capacity: 4 }],
+        journal_id: "j".into(),
+        known_commands: vec![v1::KnownCommand {
+            command_id: Bytes::copy_from_slice(&ID),
+            attempt: 1,
+            state: v1::CommandState::Running as i32,
+        }],
+        ..v1::Hello::default()
+    };
+    let NodeFrame::Hello(seen) = decoded(Frame::Hello(hello)).expect("valid") else { panic!("another arm") };
+    let expected = Hello {
+        protocol: 1,
+        features: vec!["a".into()],
+        boot_id: "b".into(),
+        machine: "m".into(),
+        software_version: "v".into(),
+        role: "r".into(),
+        lanes: vec![LaneCapacity { lane: LaneName::new("gpu").expect("a name"), capacity: Credits(4) }],
+        journal: Some(JournalId::new("j").expect("an id")),
+        known_commands: vec![KnownCommand {
+            id: CommandId(Uuid::from_bytes(ID)),
+            attempt: Attempt(1),
+            state: CommandState::Running,
+        }],
+    };
+    assert_eq!(*seen, expected);
+}
+
+#[test]
+fn an_update_keeps_what_it_says_and_empty_texts_are_none() {
+    let NodeFrame::CommandUpdate(seen) = decoded(Frame::CommandUpdate(update())).expect("valid") else {
+        panic!("another arm")
+    };
+    assert_eq!((seen.frame_ref, seen.attempt, seen.state), (FrameRef(9), Attempt(2), CommandState::Refused));
+    assert_eq!(seen.refusal, Some(Refusal { reason: RefusalReason::LaneFull, retryable: true }));
+    assert_eq!((seen.progress, seen.error), (None, None));
+}
+
+#[test]
+fn what_has_a_wrong_form_is_named() {
+    let short = v1::CommandUpdate { command_id: Bytes::from_static(&[1; 15]), ..update() };
+    assert!(sentence(Frame::CommandUpdate(short)).contains("command_id is 15 bytes long"));
+    for state in [0, 99] {
+        assert!(sentence(Frame::CommandUpdate(v1::CommandUpdate { state, ..update() })).contains("state"));
+    }
+    let nameless = v1::Credit { lane: String::new(), capacity: 1 };
+    assert_eq!(sentence(Frame::Credit(nameless)), "Credit: a lane name is empty");
+    let lanes = vec![v1::Lane { name: "x".repeat(65), capacity: 1 }];
+    assert!(sentence(Frame::Hello(v1::Hello { lanes, ..Default::default() })).contains("65 bytes"));
+}
+
+#[test]
+fn durable_kinds_that_are_not_stored_keep_their_ref() {
+    let frames = [
+        Frame::EventBatch(v1::EventBatch {
+            r#ref: 5,
+            events: vec![Default::default(); 10],
+            ..Default::default()
+        }),
+        Frame::Status(v1::Status { r#ref: 5, ..Default::default() }),
+        Frame::InventorySection(v1::InventorySection { r#ref: 5, ..Default::default() }),
+        Frame::SpecApplied(v1::SpecApplied { r#ref: 5, ..Default::default() }),
+    ];
+    for frame in frames {
+        assert_eq!(decoded(frame), Ok(NodeFrame::Unsupported(FrameRef(5))));
+    }
+}
+
+#[test]
+fn unknown_arms_and_fields_are_passed_over() {
+    let limits = Limits::default();
+    // Field 100, length-delimited.
+    let unknown = [0xa2, 0x06, 1, 7];
+    assert_eq!(decode(Bytes::copy_from_slice(&unknown), &limits), Ok(NodeFrame::Ignored));
+    assert_eq!(decode(Bytes::new(), &limits), Ok(NodeFrame::Ignored));
+    let refused = v1::TunnelRefused { tunnel_id: Bytes::new(), reason: "no".into() };
+    assert_eq!(decoded(Frame::TunnelRefused(refused)), Ok(NodeFrame::Ignored));
+    let heartbeat = v1::Heartbeat { sequence: 4, ..Default::default() };
+    let mut message = v1::NodeFrame { frame: Some(Frame::Heartbeat(heartbeat)) }.encode_to_vec();
+    message.extend(unknown);
+    assert_eq!(decode(message.into(), &limits), Ok(NodeFrame::Heartbeat(Heartbeat { sequence: 4 })));
+}
+
+#[test]
+fn a_frame_with_two_arms_is_refused() {
+    let mut message = v1::NodeFrame { frame: Some(Frame::CommandUpdate(update())) }.encode_to_vec();
+    message.extend(v1::NodeFrame { frame: Some(Frame::Status(Default::default())) }.encode_to_vec());
+    assert!(matches!(decode(message.into(), &Limits::default()), Err(CloseReason::Protocol(_))));
+}
+
+#[test]
+fn a_hello_of_a_million_empty_entries_is_refused_before_it_is_built() {
+    // Field 10, length 0, over and over: two bytes that would become a known command each.
+    let hello = [0x52, 0].repeat(500_000);
+    let mut message = vec![0x0a];
+    prost::encoding::encode_varint(hello.len() as u64, &mut message);
+    message.extend(hello);
+    let Err(CloseReason::Protocol(sentence)) = decode(message.into(), &Limits::default()) else {
+        panic!("it was taken")
+    };
+    assert!(sentence.contains("Hello holds more than"), "{sentence}");
+}
+
+#[test]
+fn a_small_result_does_not_keep_its_buffer_alive() {
+    let result = Bytes::from_static(b"done");
+    let message: Bytes =
+        v1::NodeFrame { frame: Some(Frame::CommandUpdate(v1::CommandUpdate { result, ..update() })) }
+            .encode_to_vec()
+            .into();
+    let range = message.as_ptr_range();
+    let NodeFrame::CommandUpdate(seen) = decode(message.clone(), &Limits::default()).expect("valid") else {
+        panic!("another arm")
+    };
+    assert_eq!(&seen.result[..], b"done");
+    assert!(!range.contains(&seen.result.as_ptr()), "a copy");
+}
+
+#[test]
+fn every_frame_for_a_node_arrives_as_it_was_given() {
+    use gateway_core::frame::{Ack, CancelCommand, Command, Rejected, Welcome};
+    use v1::gateway_frame::Frame as Arm;
+
+    let id = CommandId(Uuid::from_bytes(ID));
+    let welcome = Welcome {
+        session_epoch: SessionEpoch(3),
+        heartbeat_interval_ms: 10_000,
+        server_time: UnixMillis(5),
+        journal: None,
+        journal_acked: EventSeq(0),
+        frame_bytes: 1,
+        result_bytes: 2,
+        events_per_batch: 3,
+    };
+    let Arm::Welcome(seen_welcome) = seen(GatewayFrame::Welcome(Box::new(welcome))) else { panic!("arm") };
+    assert_eq!((seen_welcome.protocol, seen_welcome.session_epoch, seen_welcome.server_unix_ms), (1, 3, 5));
+    let command = Command {
+        id,
+        attempt: Attempt(2),
+        lane: LaneName::new("gpu").expect("a name"),
+        seq: LaneSeq(8),
+        kind: "run".into(),
+        payload: Bytes::from_static(b"p"),
+        not_after: Some(UnixMillis(77)),
+        session_epoch: SessionEpoch(3),
+    };
+    let Arm::Command(command) = seen(GatewayFrame::Command(Box::new(command))) else { panic!("arm") };
+    assert_eq!((&command.command_id[..], command.attempt, command.seq), (&ID[..], 2, 8));
+    assert_eq!((&*command.lane, &*command.kind, &command.payload[..]), ("gpu", "run", &b"p"[..]));
+    assert_eq!((command.not_after_unix_ms, command.session_epoch), (77, 3));
+    let cancel = CancelCommand { id, reason: "why".into() };
+    let Arm::CancelCommand(cancel) = seen(GatewayFrame::CancelCommand(cancel)) else { panic!("arm") };
+    assert_eq!((&cancel.command_id[..], &*cancel.reason), (&ID[..], "why"));
+    for state in CommandState::ALL {
+        let Arm::Ack(ack) = seen(GatewayFrame::Ack(Ack { frame_ref: FrameRef(1), state })) else {
+            panic!("arm")
+        };
+        assert_eq!(decode_state(ack.state), Some(state));
+    }
+    let rejected = Rejected {
+        frame_ref: FrameRef(1),
+        code: RejectCode::OldAttempt,
+        message: "m".into(),
+        retryable: true,
+    };
+    let Arm::Rejected(rejected) = seen(GatewayFrame::Rejected(rejected)) else { panic!("arm") };
+    assert_eq!((rejected.code(), rejected.retryable), (v1::RejectCode::OldAttempt, true));
+    let Arm::Drain(drain) = seen(GatewayFrame::Drain { reconnect_after_ms: 9 }) else { panic!("arm") };
+    assert_eq!(drain.reconnect_after_ms, 9);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = decode(bytes.into(), &Limits::default());
+    }
+
+    #[test]
+    fn no_cut_or_flipped_update_makes_it_panic(cut in 0usize..60, at in 0usize..60, flip: u8) {
+        let frame = Frame::CommandUpdate(v1::CommandUpdate { progress: "half".into(), ..update() });
+        let mut message = v1::NodeFrame { frame: Some(frame) }.encode_to_vec();
+        let length = message.len();
+        message[at % length] ^= flip;
+        message.truncate(cut.max(1));
+        let _ = decode(message.into(), &Limits::default());
+    }
+}

@@ -1,0 +1,159 @@
+//! What the stories of this crate share: shards on loopback, a stand-in for the writer that answers
+//! at once and records all that it was told, a throw-away PKI, and a plain HTTP/2 client.
+#![allow(dead_code, unreachable_pub, missing_debug_implementations, clippy::unwrap_used)]
+
+pub mod client;
+pub mod pki;
+pub mod writer;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gateway_core::admission::Admission;
+use gateway_core::ids::ShardId;
+use gateway_core::limits::Limits;
+use gateway_core::mail::{Post, mailbox};
+use gateway_core::seam::ToShard;
+use gateway_core::time::Moment;
+use gateway_shard::{IdentityRules, ShardConfig, ShardCounters, ShardHandle, bind_reuse_port, spawn, tls};
+
+use client::Client;
+use pki::{NodeCertificate, Pki};
+use writer::Writer;
+
+/// How long anything that must happen may take here.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// Shards with all that is around them.
+pub struct Gateway {
+    pub addr: SocketAddr,
+    pub pki: Pki,
+    pub writer: Writer,
+    pub admission: Arc<Admission>,
+    pub counters: Vec<Arc<ShardCounters>>,
+    pub posts: Vec<Post<ToShard>>,
+    shards: Vec<ShardHandle>,
+}
+
+impl Gateway {
+    /// One serving shard with these limits.
+    pub fn start(limits: Limits) -> Self {
+        Self::start_shards(limits, 1)
+    }
+
+    /// That many serving shards on one port. To be called within a tokio runtime.
+    pub fn start_shards(limits: Limits, count: u16) -> Self {
+        let _ =
+            tracing_subscriber::fmt().with_env_filter("gateway_shard=debug").with_test_writer().try_init();
+        let pki = Pki::new();
+        let limits = Arc::new(limits);
+        let started = Instant::now();
+        let admission = Arc::new(Admission::new(&limits, Moment::default()));
+        let (writer_posts, writer_inbox) =
+            mailbox(limits.to_writer_messages, limits.to_writer_bytes, usize::from(count));
+        let tls = tls::server_config(&pki.server_chain, &pki.server_key, &pki.roots).unwrap();
+        let mut addr: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let (mut shards, mut counters) = (Vec::new(), Vec::new());
+        let (mut posts, mut writers_posts) = (Vec::new(), Vec::new());
+        for (index, writer) in writer_posts.into_iter().enumerate() {
+            let listener = bind_reuse_port(addr, 8192).unwrap();
+            addr = listener.local_addr().unwrap();
+            let (mut shard_posts, inbox) = mailbox(limits.to_shard_messages, 1 << 20, 2);
+            posts.push(shard_posts.pop().unwrap());
+            writers_posts.push(shard_posts.pop().unwrap());
+            counters.push(Arc::<ShardCounters>::default());
+            let config = ShardConfig {
+                shard: ShardId(index as u16),
+                cpu: None,
+                started,
+                limits: Arc::clone(&limits),
+                admission: Arc::clone(&admission),
+                tls: Arc::clone(&tls),
+                identity: Arc::new(
+                    IdentityRules::new(Some("test.example"), gateway_shard::DEFAULT_PATH).unwrap(),
+                ),
+                listener,
+                writer,
+                inbox,
+                counters: Arc::clone(&counters[index]),
+                spin: Duration::ZERO,
+            };
+            shards.push(spawn(config).unwrap());
+        }
+        let gateway = Self {
+            addr,
+            pki,
+            writer: Writer::start(writer_inbox, writers_posts),
+            admission,
+            counters,
+            posts,
+            shards,
+        };
+        gateway.tell_all(|| ToShard::Serving(true));
+        let begun = Instant::now();
+        while gateway.sum(|counters| counters.mail_taken.get()) < u64::from(count) {
+            assert!(begun.elapsed() < SOON, "the shards take their mail");
+            std::thread::yield_now();
+        }
+        gateway
+    }
+
+    /// Posts the same to every shard.
+    pub fn tell_all(&self, message: impl Fn() -> ToShard) {
+        for post in &self.posts {
+            post.post(message()).unwrap();
+            post.ring();
+        }
+    }
+
+    /// Posts the same to every shard and waits until it was taken.
+    pub async fn tell_all_and_wait(&self, message: impl Fn() -> ToShard) {
+        let before = self.sum(|counters| counters.mail_taken.get());
+        self.tell_all(message);
+        let all = before + self.posts.len() as u64;
+        until("the mail is taken", || self.sum(|counters| counters.mail_taken.get()) >= all).await;
+    }
+
+    /// A connection of a node with a good certificate.
+    pub async fn node(&self, name: &str) -> Client {
+        self.connect(Some(&self.pki.node(name))).await
+    }
+
+    pub async fn connect(&self, certificate: Option<&NodeCertificate>) -> Client {
+        Client::connect(self.addr, &self.pki, certificate).await.unwrap()
+    }
+
+    /// Stops the shards and gives the outcome of each.
+    pub async fn stop(mut self) -> (Vec<Result<(), gateway_shard::ShardError>>, Writer) {
+        self.tell_all(|| ToShard::Stop);
+        let shards = std::mem::take(&mut self.shards);
+        let joined = tokio::task::spawn_blocking(|| shards.into_iter().map(ShardHandle::join).collect());
+        (soon(joined).await.unwrap(), self.writer)
+    }
+
+    pub fn sum(&self, of: impl Fn(&ShardCounters) -> u64) -> u64 {
+        self.counters.iter().map(|counters| of(counters)).sum()
+    }
+}
+
+/// Runs a story on a runtime of one thread.
+pub fn story(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, work);
+}
+
+/// What must come soon.
+pub async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, work).await.expect("it must come soon")
+}
+
+/// Waits until a condition that another thread brings about holds. Counters ring no bell.
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < SOON, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

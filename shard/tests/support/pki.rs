@@ -1,0 +1,64 @@
+//! A throw-away authority and what it signs.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+pub struct Pki {
+    authority: Issuer<'static, KeyPair>,
+    pub roots: Vec<u8>,
+    pub server_chain: Vec<u8>,
+    pub server_key: Vec<u8>,
+}
+
+pub struct NodeCertificate {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl Pki {
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let roots = params.self_signed(&key).unwrap().pem().into_bytes();
+        let authority = Issuer::new(params, key);
+        let mut server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let server_key = KeyPair::generate().unwrap();
+        let server_chain = server.signed_by(&server_key, &authority).unwrap().pem().into_bytes();
+        Self { authority, roots, server_chain, server_key: server_key.serialize_pem().into_bytes() }
+    }
+
+    /// The certificate of a node of the test's trust domain.
+    pub fn node(&self, name: &str) -> NodeCertificate {
+        self.node_with_uris(&[&format!("spiffe://test.example/site/lab/node/{name}")])
+    }
+
+    pub fn node_with_uris(&self, uris: &[&str]) -> NodeCertificate {
+        self.sign(uris, ExtendedKeyUsagePurpose::ClientAuth, |_| {})
+    }
+
+    pub fn sign(
+        &self,
+        uris: &[&str],
+        usage: ExtendedKeyUsagePurpose,
+        adjust: impl Fn(&mut CertificateParams),
+    ) -> NodeCertificate {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.subject_alt_names = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())).collect();
+        params.extended_key_usages = vec![usage];
+        params.serial_number = Some(vec![0x0a, 0xbc, 0x01].into());
+        adjust(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.authority).unwrap();
+        NodeCertificate {
+            chain: vec![certificate.der().clone()],
+            key: PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
+        }
+    }
+}
