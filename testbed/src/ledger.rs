@@ -68,11 +68,21 @@ pub enum LedgerError {
     Log { path: PathBuf, error: io::Error },
 }
 
+/// Which rows and lines are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LedgerScope {
+    /// All of the database: what nobody enqueued is a violation.
+    WholeDatabase,
+    /// Those of the enqueued commands; others may use the database too.
+    OnlyEnqueued,
+}
+
 /// Compares what was enqueued, the rows of `commands`, and the nodes' logs (flushed before).
 pub async fn check_ledger(
     connection: &mut PgConnection,
     enqueued: &HashSet<Uuid>,
     logs: &[&Path],
+    scope: LedgerScope,
 ) -> Result<LedgerReport, LedgerError> {
     let rows: Vec<(Uuid, String, i32)> =
         sqlx::query_as("SELECT id, state::text, attempt FROM commands").fetch_all(connection).await?;
@@ -80,12 +90,15 @@ pub async fn check_ledger(
         let attempt = u32::try_from(attempt).unwrap_or(0);
         LedgerRow { id, state, attempt }
     });
+    let in_scope = |id: &Uuid| scope == LedgerScope::WholeDatabase || enqueued.contains(id);
+    let rows: Vec<LedgerRow> = rows.filter(|row| in_scope(&row.id)).collect();
     let mut lines = Vec::new();
     for path in logs {
         let read = ExecutionLog::read(path);
         lines.extend(read.map_err(|error| LedgerError::Log { path: path.to_path_buf(), error })?);
     }
-    Ok(judge(enqueued, &rows.collect::<Vec<_>>(), &lines))
+    lines.retain(|line| in_scope(&line.id));
+    Ok(judge(enqueued, &rows, &lines))
 }
 
 /// The check itself.

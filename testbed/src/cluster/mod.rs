@@ -122,6 +122,14 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Whether the account that would run the server can reach `dir`.
+    pub fn check_reach(dir: &Path) -> Result<(), ClusterError> {
+        match Account::for_server()? {
+            Some(account) => account.check_reach(dir),
+            None => Ok(()),
+        }
+    }
+
     /// Where data, log and socket are.
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -1,0 +1,274 @@
+//! The report of a run: one JSON file for programs, a table for people.
+//!
+//! 1. The keys of the stable part never change their name, unit or meaning.
+//! 2. What was not measured is absent, never zero.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::host::Machine;
+use crate::latency::Percentiles;
+use crate::progress::print;
+use crate::sampler::Sample;
+use crate::statistics::DatabaseShare;
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Commands {
+    pub(crate) enqueued: u64,
+    pub(crate) succeeded: u64,
+    pub(crate) lost: u64,
+    pub(crate) duplicated: u64,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct GatewayShare {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rss_bytes_idle: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rss_bytes_max: Option<u64>,
+    /// (settled with all sessions - with none) / sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rss_per_session_bytes: Option<f64>,
+    /// RSS at the end of the measured phase to that at its beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rss_growth_ratio: Option<f64>,
+    /// Over the measured phase; 100 is one core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) threads: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct LoadShare {
+    pub(crate) cpu_percent: f64,
+    /// The worse of the two below.
+    pub(crate) lag_ms_p99: f64,
+    /// How late commands were sent.
+    pub(crate) enqueuer_lag_ms_p99: f64,
+    /// How late the nodes' runtime was.
+    pub(crate) nodes_lag_ms_p99: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Verify {
+    pub(crate) ok: bool,
+    pub(crate) violations: Vec<String>,
+}
+
+impl Default for Verify {
+    fn default() -> Self {
+        Self { ok: true, violations: Vec::new() }
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Gate {
+    pub(crate) held: bool,
+    pub(crate) missed: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Report {
+    pub(crate) scenario: &'static str,
+    pub(crate) commit: String,
+    pub(crate) machine: Machine,
+    pub(crate) sessions: usize,
+    pub(crate) duration_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dispatch_ms: Option<Percentiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) completion_ms: Option<Percentiles>,
+    pub(crate) drops: u64,
+    pub(crate) commands: Commands,
+    pub(crate) gateway: GatewayShare,
+    pub(crate) load: LoadShare,
+    pub(crate) verify: Verify,
+    pub(crate) gate: Gate,
+    // Beyond the stable part.
+    pub(crate) commands_per_second: f64,
+    pub(crate) heartbeat_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dispatch_from_intended_ms: Option<Percentiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) enqueue_ms: Option<Percentiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) heartbeat_ms: Option<Percentiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) floor_ms: Option<Percentiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) injected_stall_ms: Option<f64>,
+    pub(crate) heartbeats_acked: u64,
+    pub(crate) session_ends: BTreeMap<String, u64>,
+    pub(crate) database: DatabaseShare,
+    pub(crate) series: Vec<Sample>,
+}
+
+impl Report {
+    /// Dispatch p99 to the p99 of the bare floor of the same run.
+    pub(crate) fn dispatch_p99_to_floor(&self) -> Option<f64> {
+        Some(self.dispatch_ms?.p99 / self.floor_ms?.p99)
+    }
+
+    /// Writes the JSON file.
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let mut value = serde_json::to_value(self)?;
+        if let (Some(ratio), Some(object)) = (self.dispatch_p99_to_floor(), value.as_object_mut()) {
+            object.insert("dispatch_p99_to_floor".to_owned(), ratio.into());
+        }
+        let text = serde_json::to_string_pretty(&value)?;
+        fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Prints the table.
+    pub(crate) fn print(&self) {
+        for line in self.lines() {
+            print(&line);
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let machine = &self.machine;
+        let mut lines = vec![
+            format!(
+                "{} at {}",
+                self.scenario,
+                if self.commit.is_empty() { "an unknown commit" } else { &self.commit }
+            ),
+            row("machine", &format!("{} x {}, Linux {}", machine.cpus, machine.model, machine.kernel)),
+            row(
+                "load",
+                &format!(
+                    "{} sessions, heartbeat {} s, {} commands/s for {:.0} s",
+                    self.sessions, self.heartbeat_s, self.commands_per_second, self.duration_s
+                ),
+            ),
+        ];
+        let durability = self.database.settings.iter().map(|(name, value)| format!("{name}={value}"));
+        lines.push(row("PostgreSQL", &durability.collect::<Vec<_>>().join(" ")));
+        lines.push(String::new());
+        lines.push(format!(
+            "  {:<34}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "milliseconds", "p50", "p90", "p99", "p99.9", "max"
+        ));
+        for (name, percentiles) in [
+            ("dispatch: commit -> node has it", self.dispatch_ms),
+            ("completion: commit -> durable", self.completion_ms),
+            ("dispatch from intended start", self.dispatch_from_intended_ms),
+            ("the enqueue itself", self.enqueue_ms),
+            ("heartbeat round trip", self.heartbeat_ms),
+            ("bare floor (no gateway)", self.floor_ms),
+        ] {
+            let Some(ms) = percentiles else { continue };
+            let Percentiles { p50, p90, p99, p999, max } = ms;
+            lines.push(format!("  {name:<34}{p50:>10.3}{p90:>10.3}{p99:>10.3}{p999:>10.3}{max:>10.3}"));
+        }
+        if let Some(ratio) = self.dispatch_p99_to_floor() {
+            lines.push(row("dispatch p99 to the floor's", &format!("{ratio:.2}")));
+        }
+        lines.push(String::new());
+        lines.extend(self.counts());
+        lines
+    }
+
+    fn counts(&self) -> Vec<String> {
+        let Commands { enqueued, succeeded, lost, duplicated } = self.commands;
+        let mut lines = vec![
+            row(
+                "commands",
+                &format!("{enqueued} enqueued, {succeeded} succeeded, {lost} lost, {duplicated} doubled"),
+            ),
+            row("drops (counted by the nodes)", &self.drops.to_string()),
+        ];
+        for (reason, count) in &self.session_ends {
+            lines.push(row("  ended", &format!("{count} x {reason}")));
+        }
+        let gateway = &self.gateway;
+        if let (Some(idle), Some(max)) = (gateway.rss_bytes_idle, gateway.rss_bytes_max) {
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            let a_session = gateway.rss_per_session_bytes.unwrap_or(0.0) / 1024.0;
+            let growth = gateway.rss_growth_ratio.unwrap_or(1.0);
+            lines.push(row(
+                "gateway memory",
+                &format!(
+                    "{:.1} MiB idle, {:.1} MiB at most, {a_session:.1} KiB a session, x {growth:.4} over the run",
+                    mib(idle),
+                    mib(max)
+                ),
+            ));
+        }
+        if let Some(cpu) = gateway.cpu_percent {
+            lines.push(row("gateway CPU", &format!("{cpu:.1} % of a core")));
+        }
+        let load = &self.load;
+        lines.push(row(
+            "load generator",
+            &format!(
+                "{:.1} % of a core; late by p99 {:.3} ms (enqueuer), {:.3} ms (nodes)",
+                load.cpu_percent, load.enqueuer_lag_ms_p99, load.nodes_lag_ms_p99
+            ),
+        ));
+        let database = &self.database;
+        let statements =
+            database.statements_per_command.map(|ratio| format!(", {ratio:.2} statements a command"));
+        lines.push(row(
+            "database",
+            &format!("{:.1} commits/s{}", database.commits_per_s, statements.unwrap_or_default()),
+        ));
+        let verify = match self.verify.ok {
+            true => "sound: one terminal row and one execution each".to_owned(),
+            false => format!("{} violations", self.verify.violations.len()),
+        };
+        lines.push(row("verify", &verify));
+        lines.extend(self.verify.violations.iter().take(10).map(|violation| row("  violated", violation)));
+        lines.push(row("gate", if self.gate.held { "held" } else { "MISSED" }));
+        lines.extend(self.gate.missed.iter().map(|sentence| row("  missed", sentence)));
+        lines
+    }
+}
+
+fn row(name: &str, value: &str) -> String {
+    format!("  {name:<34}{value}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stable_keys_are_there_and_what_was_not_measured_is_not() {
+        let report = Report { dispatch_ms: Some(Percentiles::default()), ..Report::default() };
+        let value = serde_json::to_value(&report).expect("json");
+        for pointer in [
+            "/scenario",
+            "/commit",
+            "/machine",
+            "/sessions",
+            "/duration_s",
+            "/dispatch_ms/p50",
+            "/dispatch_ms/p90",
+            "/dispatch_ms/p99",
+            "/dispatch_ms/p999",
+            "/dispatch_ms/max",
+            "/drops",
+            "/commands/enqueued",
+            "/commands/succeeded",
+            "/commands/lost",
+            "/commands/duplicated",
+            "/load/cpu_percent",
+            "/load/lag_ms_p99",
+            "/verify/ok",
+            "/verify/violations",
+            "/gate/held",
+            "/gate/missed",
+        ] {
+            assert!(value.pointer(pointer).is_some(), "{pointer} is missing");
+        }
+        assert!(value.pointer("/completion_ms").is_none());
+        assert!(value.pointer("/gateway/rss_bytes_max").is_none());
+    }
+}

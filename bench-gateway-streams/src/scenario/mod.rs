@@ -1,0 +1,4 @@
+//! The scenarios, one module each.
+
+pub(crate) mod demo;
+pub(crate) mod steady;

@@ -1,0 +1,283 @@
+//! `steady`: N sessions with heartbeats, R commands a second through PostgreSQL, for a time T.
+//!
+//! 1. Memory is measured with no session, and after all sessions have settled.
+//! 2. The floor is measured in the same run, on the same cluster, while the sessions idle.
+//! 3. The run ends with the nodes' logs held against the database.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
+use gateway_testbed::node::Behaviour;
+use gateway_testbed::process::{Usage, usage};
+
+use crate::arguments::{SteadyArguments, SteadyPlan};
+use crate::enqueuer::{EnqueuePlan, Enqueuer};
+use crate::fleet::{Fleet, FleetPlan, node_names};
+use crate::floor::{self, FloorPlan};
+use crate::host;
+use crate::latency::Percentiles;
+use crate::progress::{Step, say};
+use crate::report::{Commands, Gate, GatewayShare, LoadShare, Report, Verify};
+use crate::sampler::{Sampler, Samples, cpu_percent};
+use crate::statistics::{self, DatabaseShare};
+use crate::tracker::Tracker;
+use crate::world::{World, WorldPlan};
+
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_millis(200);
+
+/// What the measured phase gave.
+struct Measured {
+    samples: Samples,
+    database: DatabaseShare,
+    seconds: f64,
+    gateway_cpu_percent: Option<f64>,
+    load_cpu_percent: f64,
+}
+
+/// Runs it; true if its gate held.
+pub(crate) async fn run(arguments: Box<SteadyArguments>) -> anyhow::Result<bool> {
+    let plan = arguments.plan()?;
+    let mut world = Box::pin(World::build(WorldPlan {
+        sessions: plan.sessions,
+        heartbeat: plan.heartbeat,
+        gateway: arguments.gateway.clone(),
+        dir: None,
+        cluster_dir: None,
+        listen: ([127, 0, 0, 1], 0).into(),
+    }))
+    .await?;
+    say_settings(&world).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let idle = world.gateway_usage()?;
+    let tracker = Arc::new(Tracker::default());
+    let fleet = FleetPlan {
+        address: world.address(),
+        sessions: plan.sessions,
+        per_second: plan.connect_rate,
+        behaviour: Behaviour::default(),
+        log: Arc::clone(world.log()),
+    };
+    let fleet = Box::pin(Fleet::open(fleet, world.pki(), Arc::clone(&tracker))).await?;
+    wait("settling", plan.settle).await;
+    let settled = world.gateway_usage()?;
+    let floor = match plan.with_floor {
+        true => Some(measure_floor(&plan, &world).await?),
+        false => None,
+    };
+    let measured = Box::pin(measure(&plan, &mut world, &fleet, &tracker)).await?;
+    let last = world.gateway_usage()?;
+
+    let mut report = figures(&plan, &fleet, &tracker, &measured);
+    report.floor_ms = floor;
+    report.gateway = gateway_share(&plan, idle, settled, last, &measured);
+    fleet.close().await;
+    let ledger = check(&world, &tracker).await?;
+    let unclean = world.close().await?;
+    finish(report, &plan, ledger, unclean)
+}
+
+async fn say_settings(world: &World) -> anyhow::Result<()> {
+    let settings = statistics::settings(&mut world.connect().await?).await?;
+    let settings: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    say(&format!("PostgreSQL: {}", settings.join(" ")));
+    Ok(())
+}
+
+async fn wait(name: &'static str, how_long: Duration) {
+    let (started, mut step) = (Instant::now(), Step::new(name, how_long.as_secs()));
+    while started.elapsed() < how_long {
+        tokio::time::sleep(TICK.min(how_long.saturating_sub(started.elapsed()))).await;
+        step.at(started.elapsed().as_secs(), "s");
+    }
+    step.done(&format!("{} s", how_long.as_secs()));
+}
+
+async fn measure_floor(plan: &SteadyPlan, world: &World) -> anyhow::Result<Percentiles> {
+    say("measuring the bare floor: INSERT + NOTIFY -> LISTEN + claim, three rounds …");
+    let round = (plan.duration / 12).clamp(Duration::from_secs(2), Duration::from_secs(10));
+    let plan = FloorPlan {
+        database_url: world.database_url().to_owned(),
+        per_second: plan.commands_per_second.min(200.0),
+        round,
+        payload_bytes: plan.payload_bytes,
+    };
+    floor::measure(plan).await
+}
+
+async fn measure(
+    plan: &SteadyPlan,
+    world: &mut World,
+    fleet: &Fleet,
+    tracker: &Arc<Tracker>,
+) -> anyhow::Result<Measured> {
+    let node_ids: Vec<String> =
+        node_names(plan.sessions).iter().map(|name| world.pki().node_id(name)).collect();
+    let enqueue = EnqueuePlan {
+        database_url: world.database_url().to_owned(),
+        node_ids: node_ids.into(),
+        per_second: plan.commands_per_second,
+        duration: Some(plan.duration),
+        kind: "bench".to_owned(),
+        payload_bytes: plan.payload_bytes,
+    };
+    let mut connection = world.connect().await?;
+    let enqueuer = Enqueuer::start(enqueue, Arc::clone(tracker)).await?;
+    let baseline = statistics::begin(&mut connection).await?;
+    let sampler = Sampler::start(world.gateway_pid(), Arc::clone(fleet.counts()), Arc::clone(tracker));
+    let before = (world.gateway_usage()?, usage(std::process::id())?, Instant::now());
+    watch(plan, world, fleet, tracker, &enqueuer).await?;
+    let elapsed = before.2.elapsed();
+    let now = (world.gateway_usage()?, usage(std::process::id())?);
+    drain(tracker).await?;
+    let samples = sampler.stop().await?;
+    let seconds = elapsed.as_secs_f64();
+    let commands = tracker.figures().committed;
+    let database = statistics::end(&mut connection, baseline, seconds, commands).await?;
+    Ok(Measured {
+        samples,
+        database,
+        seconds,
+        gateway_cpu_percent: now.0.zip(before.0).map(|(now, before)| cpu_percent(before, now, elapsed)),
+        load_cpu_percent: cpu_percent(before.1, now.1, elapsed),
+    })
+}
+
+// Shows how it goes and, where asked for, stalls the gateway halfway.
+async fn watch(
+    plan: &SteadyPlan,
+    world: &mut World,
+    fleet: &Fleet,
+    tracker: &Tracker,
+    enqueuer: &Enqueuer,
+) -> anyhow::Result<()> {
+    let (started, mut step) = (Instant::now(), Step::new("measuring", plan.duration.as_secs()));
+    let mut stall = plan.inject_stall;
+    let mut finished = std::pin::pin!(enqueuer.finished());
+    loop {
+        tokio::select! {
+            outcome = &mut finished => {
+                outcome?;
+                break;
+            }
+            () = tokio::time::sleep(TICK) => {}
+        }
+        if started.elapsed() > plan.duration / 2
+            && let Some(how_long) = stall.take()
+        {
+            world.stall(how_long).await?;
+        }
+        let figures = tracker.figures();
+        let p99 = figures.dispatch.percentiles().map_or(0.0, |ms| ms.p99);
+        let more =
+            format!("s  {} commands  p99 {p99:.2} ms  {} drops", figures.completed, fleet.counts().drops());
+        step.at(started.elapsed().as_secs(), &more);
+    }
+    step.done(&format!("{} commands", tracker.figures().committed));
+    Ok(())
+}
+
+// What was enqueued last is still on its way. What never arrives is found by the check.
+async fn drain(tracker: &Tracker) -> anyhow::Result<()> {
+    let started = Instant::now();
+    while tracker.open() > 0 && started.elapsed() < DRAIN_TIMEOUT {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    if tracker.open() > 0 {
+        say(&format!(
+            "{} commands are not done {} s after the last enqueue",
+            tracker.open(),
+            DRAIN_TIMEOUT.as_secs()
+        ));
+    }
+    Ok(())
+}
+
+fn figures(plan: &SteadyPlan, fleet: &Fleet, tracker: &Tracker, measured: &Measured) -> Report {
+    let figures = tracker.figures();
+    let lag = |latencies: &crate::latency::Latencies| latencies.percentiles().map_or(0.0, |ms| ms.p99);
+    let (enqueuer_lag, nodes_lag) = (lag(&figures.lag), lag(&measured.samples.loop_lag));
+    let counts = fleet.counts();
+    Report {
+        scenario: "steady",
+        commit: host::commit(),
+        machine: host::Machine::this(),
+        sessions: plan.sessions,
+        duration_s: measured.seconds,
+        dispatch_ms: figures.dispatch.percentiles(),
+        completion_ms: figures.completion.percentiles(),
+        drops: counts.drops(),
+        commands: Commands { enqueued: figures.committed, ..Commands::default() },
+        load: LoadShare {
+            cpu_percent: measured.load_cpu_percent,
+            lag_ms_p99: enqueuer_lag.max(nodes_lag),
+            enqueuer_lag_ms_p99: enqueuer_lag,
+            nodes_lag_ms_p99: nodes_lag,
+        },
+        commands_per_second: plan.commands_per_second,
+        heartbeat_s: plan.heartbeat.as_secs_f64(),
+        dispatch_from_intended_ms: figures.dispatch_from_intended.percentiles(),
+        enqueue_ms: figures.enqueue.percentiles(),
+        heartbeat_ms: counts.heartbeats().percentiles(),
+        injected_stall_ms: plan.inject_stall.map(|stall| stall.as_secs_f64() * 1000.0),
+        heartbeats_acked: counts.heartbeats_acked(),
+        session_ends: counts.ends(),
+        database: measured.database.clone(),
+        series: measured.samples.series.clone(),
+        ..Report::default()
+    }
+}
+
+fn gateway_share(
+    plan: &SteadyPlan,
+    idle: Option<Usage>,
+    settled: Option<Usage>,
+    last: Option<Usage>,
+    measured: &Measured,
+) -> GatewayShare {
+    let rss = |usage: Option<Usage>| usage.map(|usage| usage.rss_bytes);
+    let sampled = measured.samples.series.iter().filter_map(|sample| sample.rss_bytes);
+    let a_session = idle.zip(settled).map(|(idle, settled)| {
+        settled.rss_bytes.saturating_sub(idle.rss_bytes) as f64 / plan.sessions as f64
+    });
+    GatewayShare {
+        rss_bytes_idle: rss(idle),
+        rss_bytes_max: sampled.clone().chain(rss(settled)).chain(rss(last)).max(),
+        rss_per_session_bytes: a_session,
+        rss_growth_ratio: settled
+            .zip(last)
+            .map(|(first, last)| last.rss_bytes as f64 / first.rss_bytes.max(1) as f64),
+        cpu_percent: measured.gateway_cpu_percent,
+        threads: last.map(|usage| usage.threads),
+    }
+}
+
+async fn check(world: &World, tracker: &Tracker) -> anyhow::Result<LedgerReport> {
+    say("holding the nodes' logs against the database …");
+    world.log().flush()?;
+    let scope = if world.is_own() { LedgerScope::WholeDatabase } else { LedgerScope::OnlyEnqueued };
+    let logs = [world.log().path()];
+    Ok(check_ledger(&mut world.connect().await?, &tracker.enqueued(), &logs, scope).await?)
+}
+
+fn finish(
+    mut report: Report,
+    plan: &SteadyPlan,
+    ledger: LedgerReport,
+    unclean: Vec<String>,
+) -> anyhow::Result<bool> {
+    report.commands.succeeded = ledger.in_state("succeeded");
+    report.commands.lost = ledger.lost;
+    report.commands.duplicated = ledger.duplicated;
+    let violations: Vec<String> = ledger.violations.into_iter().chain(unclean).collect();
+    report.verify = Verify { ok: violations.is_empty(), violations };
+    let missed = plan.gate.missed(&report);
+    report.gate = Gate { held: missed.is_empty(), missed };
+    report.print();
+    if let Some(path) = &plan.report {
+        report.write(path)?;
+        say(&format!("report: {}", path.display()));
+    }
+    Ok(report.gate.held)
+}
