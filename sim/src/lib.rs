@@ -1,1 +1,23 @@
-//! placeholder
+//! A deterministic world around the real machines of `gateway_core`.
+//!
+//! It links the writer and the sessions that a gateway runs, never twins of them, and puts them
+//! between simulated nodes and a reference store in memory, with delays, crashes, lost leases, lost
+//! connections and commits whose outcome nobody learns. One seed is one history: a failure is
+//! repeated by its seed alone.
+//!
+//! 1. Nothing here reads a clock, a thread or an address; equal seeds give equal digests.
+//! 2. What must hold is asserted at every step by the machines, the store, the nodes and the world.
+
+mod node;
+mod process;
+mod random;
+pub mod store;
+mod world;
+
+pub use random::Chance;
+pub use world::{Plan, Story, World};
+
+/// Lives through the world of one seed. Panics where something does not hold.
+pub fn live(seed: u64, plan: Plan) -> Story {
+    World::new(seed, plan).live()
+}

@@ -1,0 +1,136 @@
+//! What dispatch passes, readings of lanes and updates do to commands.
+//!
+//! 1. A pass claims of a lane, in order of seq, what is due: first attempts beyond the cursor, and
+//!    what was deferred and whose time has come; never what is past its `not_after`.
+//! 2. An update applies by `CommandState::on_report`; a retryable refusal makes a new attempt.
+
+use std::time::Duration;
+
+use gateway_core::command::{CommandState, Transition};
+use gateway_core::ids::{Attempt, CommandId, GatewayId, LaneName, NodeId};
+use gateway_core::seam::UpdateRequest;
+use gateway_core::store::{Claim, LaneRead, LaneState, LaneWant, UpdateOutcome};
+use gateway_core::time::UnixMillis;
+
+use super::{CommandRow, Store};
+
+impl Store {
+    pub(super) fn claim(
+        &mut self,
+        gateway: &GatewayId,
+        want: &LaneWant,
+        now: UnixMillis,
+        claims: &mut Vec<Claim>,
+    ) {
+        let Some(session) = self.sessions.get(&want.node) else { return };
+        let live =
+            session.connected && session.epoch == want.epoch && session.gateway.as_ref() == Some(gateway);
+        if !live {
+            return;
+        }
+        let due: Vec<CommandId> = self
+            .rows_of(&want.node)
+            .filter(|(_, row)| row.lane == want.lane && row.is_due(want, now))
+            .map(|(id, _)| id)
+            .take(want.free.0 as usize)
+            .collect();
+        self.assert_order(want, &due, now);
+        for id in &due {
+            let Some(row) = self.commands.get_mut(id) else { continue };
+            row.set_state(CommandState::Dispatched);
+            row.dispatched = true;
+            claims.push(Claim {
+                node: want.node.clone(),
+                command: row.send_in(*id, want.epoch),
+                moves_cursor: !row.deferred,
+                waited: Duration::ZERO,
+            });
+        }
+        if !due.is_empty() {
+            let in_flight = self.in_flight(&want.node, &want.lane).count();
+            assert!(
+                in_flight <= want.capacity.0 as usize,
+                "{in_flight} in flight on {} {} with a capacity of {}",
+                want.node,
+                want.lane,
+                want.capacity
+            );
+        }
+    }
+
+    /// The cursor hides no first attempt, and none overtakes another.
+    fn assert_order(&self, want: &LaneWant, due: &[CommandId], now: UnixMillis) {
+        let pending = |(_, row): &(CommandId, &CommandRow)| {
+            row.lane == want.lane
+                && row.state == CommandState::Pending
+                && !row.deferred
+                && !row.is_too_late(now)
+        };
+        let hidden = self.rows_of(&want.node).filter(pending).find(|(_, row)| row.seq <= want.cursor);
+        assert!(hidden.is_none(), "the cursor {} of {want:?} hides {hidden:?}", want.cursor);
+        let first = due.iter().filter_map(|id| self.commands.get(id)).find(|row| !row.deferred);
+        if let Some(first) = first {
+            let last = self.cursor(&want.node, &want.lane);
+            assert!(first.seq > last, "{} is dispatched after {last} on {want:?}", first.seq);
+        }
+    }
+
+    pub(super) fn read_lane(&self, lane: &LaneRead) -> LaneState {
+        LaneState {
+            in_flight: self
+                .in_flight(&lane.node, &lane.lane)
+                .map(|(id, row)| row.send_in(id, lane.epoch))
+                .collect(),
+            cursor: self.cursor(&lane.node, &lane.lane),
+        }
+    }
+
+    fn in_flight<'a>(
+        &'a self,
+        node: &'a NodeId,
+        lane: &'a LaneName,
+    ) -> impl Iterator<Item = (CommandId, &'a CommandRow)> {
+        self.rows_of(node).filter(move |(_, row)| row.lane == *lane && row.state.is_in_flight())
+    }
+
+    pub(super) fn update(&mut self, entry: &UpdateRequest, now: UnixMillis) -> UpdateOutcome {
+        let update = &entry.update;
+        let Some(row) = self.commands.get_mut(&update.id).filter(|row| row.node == entry.node) else {
+            return UpdateOutcome::UnknownCommand;
+        };
+        if update.attempt < row.attempt {
+            return UpdateOutcome::OldAttempt { current: row.attempt };
+        }
+        let transition = row.state.on_report(update.state);
+        let tried_again = update.state == CommandState::Refused
+            && update.refusal.is_some_and(|refusal| refusal.retryable)
+            && update.attempt.0 < row.max_attempts
+            && !row.cancel_requested;
+        if transition == Transition::Apply {
+            row.deferred |= tried_again || row.state == CommandState::Pending;
+            row.dispatched = true;
+            if tried_again {
+                let wait = Duration::from_secs(1 << (update.attempt.0 - 1).min(8));
+                row.not_before = Some(now.plus(wait));
+                row.attempt = Attempt(update.attempt.0 + 1);
+                row.set_state(CommandState::Pending);
+            } else {
+                row.attempt = update.attempt;
+                row.set_state(update.state);
+            }
+        }
+        UpdateOutcome::Stored {
+            state: row.state,
+            lane: row.lane.clone(),
+            conflict: transition == Transition::Conflict,
+        }
+    }
+}
+
+impl CommandRow {
+    fn is_due(&self, want: &LaneWant, now: UnixMillis) -> bool {
+        let in_line =
+            if self.deferred { self.not_before.is_none_or(|due| due <= now) } else { self.seq > want.cursor };
+        self.state == CommandState::Pending && in_line && !self.is_too_late(now)
+    }
+}

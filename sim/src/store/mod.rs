@@ -1,0 +1,335 @@
+//! The reference store: what every job does to the database, in memory, one job after the other.
+//!
+//! It is the model that PostgreSQL's store must agree with, outcome for outcome. Owns the rows and
+//! their rules. Never decides for the writer, and knows no connection: faults are the world's.
+//!
+//! 1. A job commits whole at one instant; jobs never interleave. What PostgreSQL reaches by locks
+//!    is here by construction, so a difference in an outcome is a fault of the locks or of SQL.
+//! 2. Routing jobs commit only under the lease of their proof, unexpired.
+//! 3. A terminal row never changes; epochs only rise; in flight after a pass that claimed is at
+//!    most the capacity that the pass stated. These are asserted here, at each commit.
+//! 4. Time is the database's clock, in milliseconds, and comes as an argument.
+
+mod commands;
+mod hellos;
+
+use std::collections::BTreeMap;
+
+use gateway_core::close::CloseReason;
+use gateway_core::command::CommandState;
+use gateway_core::frame::{CancelCommand, Command};
+use gateway_core::ids::{
+    Attempt, CommandId, EventSeq, GatewayId, JournalId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
+};
+use gateway_core::store::{
+    Job, LeaseJob, LeaseOutcome, LeaseProof, Outcome, PresenceEntry, PresenceOutcome, Routed, StoreError,
+    WantedCancel,
+};
+use gateway_core::time::UnixMillis;
+
+use bytes::Bytes;
+
+/// What a client enqueues.
+#[derive(Debug, Clone)]
+pub struct NewCommand {
+    pub id: CommandId,
+    pub node: NodeId,
+    pub lane: LaneName,
+    pub kind: String,
+    pub payload: Bytes,
+    pub not_before: Option<UnixMillis>,
+    pub not_after: Option<UnixMillis>,
+    pub max_attempts: u32,
+}
+
+/// A row of `commands`.
+#[derive(Debug, Clone)]
+pub struct CommandRow {
+    pub node: NodeId,
+    pub lane: LaneName,
+    pub seq: LaneSeq,
+    pub kind: String,
+    pub payload: Bytes,
+    pub state: CommandState,
+    pub attempt: Attempt,
+    pub max_attempts: u32,
+    /// Out of the row of first attempts that is served by seq. Never unset.
+    pub deferred: bool,
+    pub not_before: Option<UnixMillis>,
+    pub not_after: Option<UnixMillis>,
+    /// Whether it was ever dispatched or adopted.
+    pub dispatched: bool,
+    pub cancel_requested: bool,
+}
+
+/// A row of `node_sessions`.
+#[derive(Debug, Clone, Default)]
+pub struct SessionRow {
+    pub gateway: Option<GatewayId>,
+    pub epoch: SessionEpoch,
+    pub connected: bool,
+}
+
+#[derive(Debug, Clone)]
+struct LeaseRow {
+    owner: String,
+    epoch: LeaseEpoch,
+    expires: UnixMillis,
+}
+
+/// The database.
+#[derive(Debug, Default)]
+pub struct Store {
+    leases: BTreeMap<GatewayId, LeaseRow>,
+    sessions: BTreeMap<NodeId, SessionRow>,
+    commands: BTreeMap<CommandId, CommandRow>,
+    of_node: BTreeMap<NodeId, BTreeMap<LaneSeq, CommandId>>,
+    journals: BTreeMap<(NodeId, JournalId), EventSeq>,
+    poison: Option<String>,
+}
+
+impl Store {
+    /// An empty database, which refuses any batch that holds an update with this progress text: what
+    /// PostgreSQL does with an entry that validation did not foresee.
+    pub fn poisoned_by(progress: &str) -> Self {
+        Self { poison: Some(progress.to_owned()), ..Self::default() }
+    }
+
+    /// Registers a node.
+    pub fn register_node(&mut self, node: NodeId) {
+        self.sessions.entry(node).or_default();
+    }
+
+    /// `enqueue_command`; the node must be registered.
+    pub fn enqueue(&mut self, new: NewCommand, now: UnixMillis) -> LaneSeq {
+        assert!(self.sessions.contains_key(&new.node), "an unknown node is refused");
+        let of_node = self.of_node.entry(new.node.clone()).or_default();
+        let seq = LaneSeq(of_node.last_key_value().map_or(0, |(seq, _)| seq.0) + 1);
+        of_node.insert(seq, new.id);
+        let row = CommandRow {
+            node: new.node,
+            lane: new.lane,
+            seq,
+            kind: new.kind,
+            payload: new.payload,
+            state: CommandState::Pending,
+            attempt: Attempt(1),
+            max_attempts: new.max_attempts,
+            deferred: new.not_before.is_some_and(|due| due > now),
+            not_before: new.not_before,
+            not_after: new.not_after,
+            dispatched: false,
+            cancel_requested: false,
+        };
+        self.commands.insert(new.id, row);
+        seq
+    }
+
+    /// `cancel_command`: at once while pending, else a request. Gives the state.
+    pub fn cancel(&mut self, id: CommandId) -> Option<CommandState> {
+        let row = self.commands.get_mut(&id)?;
+        if !row.state.is_terminal() {
+            row.cancel_requested = true;
+            if row.state == CommandState::Pending {
+                row.set_state(CommandState::Canceled);
+            }
+        }
+        Some(row.state)
+    }
+
+    /// The sweep: what is pending past its time expires.
+    pub fn expire(&mut self, now: UnixMillis) {
+        for row in self.commands.values_mut() {
+            if row.state == CommandState::Pending && row.is_too_late(now) {
+                row.set_state(CommandState::Expired);
+            }
+        }
+    }
+
+    /// Commits a job, or says why nothing was committed.
+    pub fn commit(&mut self, job: &Job, now: UnixMillis) -> Outcome {
+        match job {
+            Job::Lease(job) => Outcome::Lease(Ok(self.lease(job, now))),
+            Job::Hellos { proof, entries } => Outcome::Hellos(Ok(self.routed(proof, now, |store| {
+                entries.iter().map(|entry| store.hello(&proof.gateway, entry, now)).collect()
+            }))),
+            Job::Dispatch { proof, wants } => Outcome::Dispatch(Ok(self.routed(proof, now, |store| {
+                let mut claims = Vec::new();
+                for want in wants {
+                    store.claim(&proof.gateway, want, now, &mut claims);
+                }
+                claims.sort_by(|a, b| (&a.node, a.command.seq).cmp(&(&b.node, b.command.seq)));
+                claims
+            }))),
+            Job::ReadLanes { proof, lanes } => Outcome::LanesRead(Ok(
+                self.routed(proof, now, |store| lanes.iter().map(|lane| store.read_lane(lane)).collect())
+            )),
+            Job::Updates { entries } => {
+                let poisoned = |entry: &gateway_core::seam::UpdateRequest| {
+                    self.poison.is_some() && entry.update.progress == self.poison
+                };
+                if entries.iter().any(poisoned) {
+                    return Outcome::Updates(Err(StoreError::Rejected("the progress is poisoned".into())));
+                }
+                Outcome::Updates(Ok(entries.iter().map(|entry| self.update(entry, now)).collect()))
+            }
+            Job::Presence { gateway, entries } => {
+                Outcome::Presence(Ok(entries.iter().map(|entry| self.presence(gateway, entry)).collect()))
+            }
+            Job::Cancels { gateway } => Outcome::Cancels(Ok(self.wanted_cancels(gateway))),
+        }
+    }
+
+    /// The error of a job that failed whole.
+    pub fn failure(job: &Job, error: StoreError) -> Outcome {
+        match job {
+            Job::Lease(_) => Outcome::Lease(Err(error)),
+            Job::Hellos { .. } => Outcome::Hellos(Err(error)),
+            Job::Dispatch { .. } => Outcome::Dispatch(Err(error)),
+            Job::ReadLanes { .. } => Outcome::LanesRead(Err(error)),
+            Job::Updates { .. } => Outcome::Updates(Err(error)),
+            Job::Presence { .. } => Outcome::Presence(Err(error)),
+            Job::Cancels { .. } => Outcome::Cancels(Err(error)),
+        }
+    }
+
+    // -- the lease -------------------------------------------------------------------------------
+
+    fn lease(&mut self, job: &LeaseJob, now: UnixMillis) -> LeaseOutcome {
+        match job {
+            LeaseJob::Acquire { gateway, owner, dead_owner_prefix, ttl, .. } => {
+                let row = self.leases.entry(gateway.clone()).or_insert(LeaseRow {
+                    owner: String::new(),
+                    epoch: LeaseEpoch(0),
+                    expires: UnixMillis(i64::MIN),
+                });
+                let dead = dead_owner_prefix.as_ref().is_some_and(|prefix| row.owner.starts_with(prefix));
+                if row.owner != *owner && row.expires > now && !dead {
+                    return held_by_other(row, now);
+                }
+                if row.owner != *owner {
+                    row.epoch.0 += 1;
+                    row.owner.clone_from(owner);
+                }
+                row.expires = now.plus(*ttl);
+                LeaseOutcome::Held { epoch: row.epoch }
+            }
+            LeaseJob::Renew { proof, ttl, .. } => match self.leases.get_mut(&proof.gateway) {
+                Some(row) if row.owner == proof.owner && row.epoch == proof.epoch => {
+                    row.expires = now.plus(*ttl);
+                    LeaseOutcome::Held { epoch: row.epoch }
+                }
+                Some(row) => held_by_other(row, now),
+                None => LeaseOutcome::HeldByOther { owner: String::new(), expires_in: Default::default() },
+            },
+            LeaseJob::Release { proof } => {
+                if let Some(row) = self.leases.get_mut(&proof.gateway)
+                    && row.owner == proof.owner
+                    && row.epoch == proof.epoch
+                {
+                    row.expires = now;
+                }
+                LeaseOutcome::Released
+            }
+        }
+    }
+
+    fn routed<T>(
+        &mut self,
+        proof: &LeaseProof,
+        now: UnixMillis,
+        commit: impl FnOnce(&mut Self) -> T,
+    ) -> Routed<T> {
+        let held = self
+            .leases
+            .get(&proof.gateway)
+            .is_some_and(|row| row.owner == proof.owner && row.epoch == proof.epoch && row.expires > now);
+        if held { Routed::Committed(commit(self)) } else { Routed::LeaseLost }
+    }
+
+    // -- presence and feed -----------------------------------------------------------------------
+
+    fn presence(&mut self, gateway: &GatewayId, entry: &PresenceEntry) -> PresenceOutcome {
+        let (node, epoch) = (entry.node(), entry.epoch());
+        match self.sessions.get_mut(node) {
+            Some(row) if row.epoch == epoch && row.gateway.as_ref() == Some(gateway) => {
+                if matches!(entry, PresenceEntry::Disconnected { .. }) {
+                    row.connected = false;
+                }
+                PresenceOutcome::Written
+            }
+            _ => PresenceOutcome::Superseded,
+        }
+    }
+
+    fn wanted_cancels(&self, gateway: &GatewayId) -> Vec<WantedCancel> {
+        let wanted = |(id, row): (&CommandId, &CommandRow)| {
+            let session = self.sessions.get(&row.node)?;
+            let live = session.connected && session.gateway.as_ref() == Some(gateway);
+            (live && row.cancel_requested && row.state.is_in_flight()).then(|| WantedCancel {
+                node: row.node.clone(),
+                epoch: session.epoch,
+                cancel: CancelCommand { id: *id, reason: String::new() },
+            })
+        };
+        self.commands.iter().filter_map(wanted).collect()
+    }
+
+    // -- getters ---------------------------------------------------------------------------------
+
+    /// Every command, by id.
+    pub fn commands(&self) -> &BTreeMap<CommandId, CommandRow> {
+        &self.commands
+    }
+
+    /// Every node's session, by node.
+    pub fn sessions(&self) -> &BTreeMap<NodeId, SessionRow> {
+        &self.sessions
+    }
+
+    /// The epoch of a gateway's lease.
+    pub fn lease_epoch(&self, gateway: &GatewayId) -> Option<LeaseEpoch> {
+        self.leases.get(gateway).map(|row| row.epoch)
+    }
+
+    fn rows_of(&self, node: &NodeId) -> impl Iterator<Item = (CommandId, &CommandRow)> {
+        let ids = self.of_node.get(node).into_iter().flat_map(BTreeMap::values);
+        ids.filter_map(|id| Some((*id, self.commands.get(id)?)))
+    }
+}
+
+impl CommandRow {
+    fn is_too_late(&self, now: UnixMillis) -> bool {
+        self.not_after.is_some_and(|end| end <= now)
+    }
+
+    fn set_state(&mut self, state: CommandState) {
+        assert!(!self.state.is_terminal(), "a terminal row never changes: {} to {state}", self.state);
+        self.state = state;
+    }
+
+    fn send_in(&self, id: CommandId, epoch: SessionEpoch) -> Command {
+        Command {
+            id,
+            attempt: self.attempt,
+            lane: self.lane.clone(),
+            seq: self.seq,
+            kind: self.kind.clone(),
+            payload: self.payload.clone(),
+            not_after: self.not_after,
+            session_epoch: epoch,
+        }
+    }
+}
+
+fn held_by_other(row: &LeaseRow, now: UnixMillis) -> LeaseOutcome {
+    let millis = u64::try_from(row.expires.0.saturating_sub(now.0)).unwrap_or(0);
+    LeaseOutcome::HeldByOther {
+        owner: row.owner.clone(),
+        expires_in: std::time::Duration::from_millis(millis),
+    }
+}
+
+fn unknown_node(node: &NodeId) -> CloseReason {
+    CloseReason::NotPermitted(format!("node {node} is not registered"))
+}
