@@ -131,7 +131,10 @@ pub fn spawn(config: DbWriterConfig) -> io::Result<DbWriterHandle> {
     let thread = std::thread::Builder::new().name("db-writer".to_owned()).spawn(move || {
         let _ended = EndedMark(Arc::clone(&config.status));
         let Some(runtime) = prepare(config.cpu, &ready) else { return Ok(()) };
-        LocalSet::new().block_on(&runtime, serve(config, signal))
+        // The listener's connection wants a runtime when it is dropped, with the tasks, at the end.
+        let _context = runtime.enter();
+        let tasks = LocalSet::new();
+        tasks.block_on(&runtime, serve(config, signal))
     })?;
     let prepared =
         is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("the db-writer thread did not start")));

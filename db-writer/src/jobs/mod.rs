@@ -59,6 +59,12 @@ impl QueueRunner {
         Self { connector: Connector::new(options, gateway, queue, wait_for_disk), queue }
     }
 
+    /// Takes the connection for lost, as after a job whose future was dropped. What it still runs is
+    /// ended before the next job.
+    pub fn forget_connection(&mut self) {
+        self.connector.drop_link();
+    }
+
     /// Carries out one job of this runner's queue.
     pub async fn run(&mut self, job: &Job) -> Outcome {
         debug_assert_eq!(job.queue(), self.queue, "a job goes to its own queue");
