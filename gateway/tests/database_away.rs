@@ -130,16 +130,16 @@ renew_every = "1s"
 [shards]
 count = 2
 pin = false
-receive_bytes = "4MiB"
+receive_bytes = "2MiB"
 [db_writer]
-queue_bytes = "8MiB"
+queue_bytes = "4MiB"
 [group_commit]
-batch_bytes = "4MiB"
+batch_bytes = "2MiB"
 [sessions]
-frame_bytes = "256KiB"
-result_bytes = "128KiB"
+frame_bytes = "128KiB"
+result_bytes = "64KiB"
 inbox_bytes = "64KiB"
-outbox_bytes = "256KiB"
+outbox_bytes = "128KiB"
 "#;
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn a_writer_that_is_blocked_for_five_seconds_keeps_memory_bounded_its_leas
     let bound = limits.to_writer_bytes
         + 2 * limits.receive_bytes_per_shard
         + (NODES + 1) * (limits.session_inbox_bytes + limits.session_outbox_bytes);
-    assert!(offered > 3 * bound, "the load ({offered} bytes) must be far over the bound ({bound})");
+    assert!(offered > 2 * bound, "the load ({offered} bytes) must be far over the bound ({bound})");
 
     let before = gateway.usage().unwrap();
     let mut blocker = world.connect().await;
