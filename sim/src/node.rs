@@ -277,6 +277,10 @@ impl SimNode {
         }
     }
 
+    pub(crate) fn epoch(&self) -> Option<SessionEpoch> {
+        self.epoch
+    }
+
     pub(crate) fn is_live(&self) -> bool {
         self.epoch.is_some()
     }

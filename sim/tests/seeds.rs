@@ -17,6 +17,8 @@ fn sum(seeds: std::ops::Range<u64>) -> Story {
         executions: sum.executions + story.executions,
         fences: sum.fences + story.fences,
         superseded: sum.superseded + story.superseded,
+        rejected: sum.rejected + story.rejected,
+        conflicts: sum.conflicts + story.conflicts,
         unknown_outcomes: sum.unknown_outcomes + story.unknown_outcomes,
         crashes: sum.crashes + story.crashes,
         simulated: sum.simulated + story.simulated,
@@ -26,12 +28,11 @@ fn sum(seeds: std::ops::Range<u64>) -> Story {
 
 #[test]
 fn whatever_fails_every_command_ends_once_and_in_order() {
-    let all = sum(0..200);
-    assert!(all.executions > 3_000, "{all:?}");
-    assert!(
-        all.crashes > 20 && all.fences > 20 && all.superseded > 20 && all.unknown_outcomes > 500,
-        "{all:?}"
-    );
+    let all = sum(0..400);
+    assert!(all.executions > 8_000, "{all:?}");
+    let happened =
+        [all.crashes, all.fences, all.superseded, all.unknown_outcomes, all.rejected, all.conflicts];
+    assert!(happened.iter().all(|times| *times > 20), "a fault that never happens tests nothing: {all:?}");
 }
 
 #[test]

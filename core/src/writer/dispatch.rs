@@ -75,6 +75,11 @@ impl Dispatch {
         }
     }
 
+    /// These lanes were frozen, and must be read.
+    pub(super) fn want_reading(&mut self, lanes: Vec<LaneId>) {
+        self.unread.extend(lanes);
+    }
+
     /// The next job, which is in flight from here on.
     pub(super) fn poll_job(&mut self, ledger: &mut Ledger, proof: LeaseProof, now: Moment) -> Option<Job> {
         if self.in_flight.is_some() || !self.backoff.is_ready(now) {

@@ -13,7 +13,9 @@
 //! 4. Who has been served goes to the back: no lane waits for another more than once around.
 //! 5. A wish that comes while a pass is out with the lane survives the pass: what was enqueued after
 //!    the pass's snapshot is looked at again.
-//! 6. Nothing here costs more for lanes that are idle; only the poll visits all.
+//! 6. A lane whose credit stays spent for long is read anew: its commands may just run that long, or
+//!    their end was stored where this writer could not hear it (another gateway, an operator).
+//! 7. Nothing here costs more for lanes that are idle; only the poll visits all.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +24,11 @@ use crate::limits::MAX_LANE_CAPACITY;
 
 /// Polls that a lane sits out after a pass with it alone was refused by the database.
 const HELD_BACK_POLLS: u8 = 5;
+
+/// Polls after which a lane whose credit is spent and does not move is read anew.
+const SPENT_POLLS: u8 = 60;
+/// Lanes that are read anew at one poll.
+const AUDITS_PER_POLL: usize = 256;
 
 /// A lane of a live session; stale once the session is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +61,8 @@ pub(super) struct Lane {
     in_pass: bool,
     frozen: bool,
     held_back: u8,
+    /// Polls since anything was debited or credited, while no credit is free.
+    spent_polls: u8,
     place: Option<(Look, i64)>,
 }
 
@@ -127,6 +136,7 @@ impl Ledger {
             in_pass: false,
             frozen: false,
             held_back: 0,
+            spent_polls: 0,
             place: None,
         });
         LaneId { index, generation: slot.generation }
@@ -161,6 +171,25 @@ impl Ledger {
         }
     }
 
+    /// Freezes lanes whose credit has been spent for too long, and gives them, to be read.
+    pub(super) fn freeze_spent(&mut self) -> Vec<LaneId> {
+        let mut spent = Vec::new();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(lane) = &mut slot.lane else { continue };
+            if lane.in_flight.is_empty() || lane.free() > 0 || lane.in_pass || lane.frozen {
+                lane.spent_polls = 0;
+                continue;
+            }
+            lane.spent_polls = lane.spent_polls.saturating_add(1);
+            if lane.spent_polls >= SPENT_POLLS && spent.len() < AUDITS_PER_POLL {
+                lane.spent_polls = 0;
+                spent.push(LaneId { index: index as u32, generation: slot.generation });
+            }
+        }
+        spent.iter().for_each(|id| self.freeze(*id));
+        spent
+    }
+
     /// The node announced another capacity.
     pub(super) fn set_capacity(&mut self, id: LaneId, capacity: Credits) {
         self.change(id, |lane| {
@@ -175,6 +204,7 @@ impl Ledger {
     /// The command takes one of the lane's credits: claimed or adopted.
     pub(super) fn debit(&mut self, id: LaneId, command: CommandId, attempt: Attempt) {
         self.change(id, |lane| {
+            lane.spent_polls = 0;
             let held = lane.in_flight.entry(command).or_insert(attempt);
             *held = attempt.max(*held);
         });
@@ -184,6 +214,7 @@ impl Ledger {
     pub(super) fn credit(&mut self, id: LaneId, command: CommandId, attempt: Attempt) {
         self.change(id, |lane| {
             if lane.in_flight.get(&command).is_some_and(|held| *held <= attempt) {
+                lane.spent_polls = 0;
                 lane.in_flight.remove(&command);
             }
         });

@@ -190,6 +190,7 @@ impl Writer {
         self.observe_time(now);
         if self.next_poll.is_some_and(|due| now >= due) {
             self.ledger.mark_all();
+            self.dispatch.want_reading(self.ledger.freeze_spent());
             self.cancels.want_look();
             self.next_poll = (self.directory.len() > 0).then(|| now + self.config.poll_every);
         }

@@ -13,7 +13,7 @@ use super::directory::LiveSession;
 use super::dispatch::Deliveries;
 use super::hellos::Answered;
 use super::lanes::Look;
-use super::settlement::Settlement;
+use super::settlement::{RowState, Settlement};
 use crate::close::CloseReason;
 use crate::frame::RejectCode;
 use crate::ids::{Credits, LaneSeq, SessionKey};
@@ -182,30 +182,33 @@ impl Writer {
 
     fn settle(&mut self, request: UpdateRequest, outcome: UpdateOutcome) {
         let UpdateRequest { key, node, update } = request;
+        let (id, attempt) = (update.id, update.attempt);
         match outcome {
             UpdateOutcome::Stored { state, lane, conflict } => {
                 self.counts.updates_stored += 1;
                 self.counts.update_conflicts += u64::from(conflict);
-                let settlement = Settlement { node, lane, id: update.id, attempt: update.attempt, state };
-                if let Some(session) = self.directory.of_node(&settlement.node) {
-                    settlement.apply(&session.lanes, &mut self.ledger);
-                }
-                self.hellos.handle_settlement(&settlement);
-                self.dispatch.handle_settlement(&settlement);
+                self.enter(&Settlement { node, id, attempt, row: RowState::In { state, lane } });
                 self.tell(key, SessionNews::Stored { state });
             }
             UpdateOutcome::UnknownCommand => {
-                let message = format!("command {} is not one of this node", update.id);
+                self.enter(&Settlement { node, id, attempt, row: RowState::Past });
+                let message = format!("command {id} is not one of this node");
                 self.not_stored(key, RejectCode::UnknownCommand, message);
             }
             UpdateOutcome::OldAttempt { current } => {
-                let message = format!(
-                    "attempt {} of command {} is over; it is at {current}",
-                    update.attempt, update.id
-                );
+                self.enter(&Settlement { node, id, attempt, row: RowState::Past });
+                let message = format!("attempt {attempt} of command {id} is over; it is at {current}");
                 self.not_stored(key, RejectCode::OldAttempt, message);
             }
         }
+    }
+
+    fn enter(&mut self, settlement: &Settlement) {
+        if let Some(session) = self.directory.of_node(&settlement.node) {
+            settlement.apply(&session.lanes, &mut self.ledger);
+        }
+        self.hellos.handle_settlement(settlement);
+        self.dispatch.handle_settlement(settlement);
     }
 
     fn not_stored(&mut self, key: SessionKey, code: RejectCode, message: String) {

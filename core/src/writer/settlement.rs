@@ -13,24 +13,37 @@ use super::lanes::{LaneId, Ledger};
 use crate::command::CommandState;
 use crate::ids::{Attempt, CommandId, LaneName, NodeId};
 
-/// A durable state of a command, as an update left or found it.
+/// What is durable of a command, as an update left or found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settlement {
     pub(super) node: NodeId,
-    pub(super) lane: LaneName,
     pub(super) id: CommandId,
+    /// The attempt that was reported.
     pub(super) attempt: Attempt,
-    pub(super) state: CommandState,
+    pub(super) row: RowState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RowState {
+    /// The row is in this state, on this lane.
+    In { state: CommandState, lane: LaneName },
+    /// The reported attempt is over: the row is at a later one, or gone. Another gateway may have
+    /// stored the end of that attempt after this one's Hello had found it in flight.
+    Past,
 }
 
 impl Settlement {
     /// Enters it into the ledger: a debit (adoption) while in flight, else a credit.
     pub(super) fn apply(&self, lanes: &[LaneId], ledger: &mut Ledger) {
-        let Some(lane) = ledger.find(lanes, &self.lane) else { return };
-        if self.state.is_in_flight() {
-            ledger.debit(lane, self.id, self.attempt);
-        } else {
-            ledger.credit(lane, self.id, self.attempt);
+        match &self.row {
+            RowState::In { state, lane } if state.is_in_flight() => {
+                if let Some(lane) = ledger.find(lanes, lane) {
+                    ledger.debit(lane, self.id, self.attempt);
+                }
+            }
+            RowState::In { .. } | RowState::Past => {
+                lanes.iter().for_each(|lane| ledger.credit(*lane, self.id, self.attempt));
+            }
         }
     }
 }
@@ -46,7 +59,8 @@ impl Overlap {
     }
 
     pub(super) fn is_terminal(&self, id: CommandId) -> bool {
-        self.settled.get(&id).is_some_and(|settlement| settlement.state.is_terminal())
+        let row = self.settled.get(&id).map(|settlement| &settlement.row);
+        matches!(row, Some(RowState::In { state, .. }) if state.is_terminal())
     }
 
     /// Enters what was settled of this node on top of an older snapshot.

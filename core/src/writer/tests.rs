@@ -424,6 +424,21 @@ fn an_update_that_overtakes_a_hellos_snapshot_leaves_no_phantom_in_flight() {
 }
 
 #[test]
+fn an_attempt_that_ended_through_another_gateway_gives_its_credit_back() {
+    let mut desk = Desk::serving();
+    desk.post(ToWriter::Hello(Box::new(hello("a", 1, &[("main", 1)]))));
+    assert!(matches!(desk.job(), Some(Job::Hellos { .. })));
+    let held = InFlight { lane: lane("main"), id: command_id(9), attempt: Attempt(1) };
+    desk.outcome(granted(&[HelloGrant { in_flight: vec![held], has_pending: true, ..grant(1) }]));
+    assert!(desk.has_no_pass());
+    // Its refusal was stored over there, so the row is pending at the second attempt by now.
+    desk.post(update("a", 1, 9, CommandState::Refused));
+    assert_eq!(desk.queues(), [Queue::Updates]);
+    desk.outcome(Outcome::Updates(Ok(vec![UpdateOutcome::OldAttempt { current: Attempt(2) }])));
+    assert_eq!(free(&desk.pass()), [1]);
+}
+
+#[test]
 fn a_poke_that_overtakes_a_hellos_snapshot_is_not_lost() {
     let mut desk = Desk::serving();
     desk.post(ToWriter::Hello(Box::new(hello("a", 1, &[("main", 1)]))));
@@ -471,6 +486,32 @@ fn after_an_unknown_outcome_a_lane_is_frozen_until_it_is_read() {
     assert_eq!(desk.news(), ["1: stored succeeded", "1: commands 2"]);
     let wants = desk.pass();
     assert_eq!((wants[0].free, wants[0].cursor), (Credits(2), LaneSeq(2)));
+}
+
+#[test]
+fn credit_whose_end_was_stored_elsewhere_comes_back_by_reading_the_lane() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 1)]);
+    desk.poke("a");
+    desk.pass();
+    desk.outcome(claims("a", 1, [1]));
+    desk.outcome(Outcome::Cancels(Ok(Vec::new())));
+    let mut read = None;
+    for second in 1..=70 {
+        desk.at(second * 1_000);
+        while let Some(job) = desk.job() {
+            match job {
+                Job::Lease(_) => desk.outcome(held(1)),
+                Job::Cancels { .. } => desk.outcome(Outcome::Cancels(Ok(Vec::new()))),
+                Job::ReadLanes { .. } => read = read.or(Some(second)),
+                other => panic!("the lane has no credit, but {other:?}"),
+            }
+        }
+    }
+    assert_eq!(read, Some(60));
+    let empty = LaneState { in_flight: Vec::new(), cursor: LaneSeq(1) };
+    desk.outcome(Outcome::LanesRead(Ok(Routed::Committed(vec![empty]))));
+    assert_eq!(free(&desk.pass()), [1]);
 }
 
 #[test]
