@@ -5,7 +5,7 @@
 //!
 //! 1. A label holds one of our own words or a shard's number: there is no way to put a node or a
 //!    tenant into one.
-//! 2. `Status` is read for every request and must neither block nor lock.
+//! 2. `Status` is read for every request and must not wait for a thread of the gateway.
 
 use std::collections::BTreeMap;
 
@@ -33,11 +33,15 @@ pub struct Health {
     pub serving: bool,
     /// The lease was lost and is not held again yet.
     pub fenced: bool,
+    /// Notifications of new commands arrive; where not, the poll finds them.
+    pub listening: bool,
     pub uptime_seconds: f64,
     /// Sessions with a durable Hello.
     pub sessions: usize,
     /// Streams that were admitted and are not over, with those whose Hello still waits.
     pub streams: usize,
+    /// Of those, the ones whose Hello has no outcome yet.
+    pub pending_hellos: usize,
     pub queues: Vec<QueueHealth>,
     pub shards: Vec<ShardHealth>,
 }
@@ -47,12 +51,13 @@ pub struct Health {
 pub struct QueueHealth {
     #[serde(serialize_with = "queue_word")]
     pub queue: Queue,
+    /// Jobs that committed.
+    pub jobs: u64,
     /// Jobs that failed since the last one that did not.
     pub consecutive_failures: u64,
     pub failures: u64,
+    /// Kept after later jobs committed.
     pub last_error: Option<String>,
-    /// `None` before the first.
-    pub last_clean_run_seconds_ago: Option<f64>,
 }
 
 /// One shard.

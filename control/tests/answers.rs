@@ -32,15 +32,17 @@ impl Status for Gateway {
             phase: if fenced { Phase::Waiting } else { Phase::Serving },
             serving: !fenced,
             fenced,
+            listening: true,
             uptime_seconds: 1.5,
             sessions: 2,
             streams: 3,
+            pending_hellos: 1,
             queues: vec![QueueHealth {
                 queue: Queue::Dispatch,
+                jobs: 6,
                 consecutive_failures: 4,
                 failures: 5,
                 last_error: Some("the database is away".to_owned()),
-                last_clean_run_seconds_ago: None,
             }],
             shards: vec![ShardHealth { shard: 0, cpu: None, counters: BTreeMap::from([("frames_in", 7)]) }],
         }

@@ -144,7 +144,7 @@ pub fn run() -> ExitCode {
 fn serve(arguments: &ConfigFile) -> Result<(), GatewayError> {
     let config = Config::load(&arguments.config)?;
     crate::logging::start(&config.log);
-    crate::serve::run(config)
+    crate::serve::run(&config)
 }
 
 fn migrate(arguments: &MigrateArgs) -> Result<(), GatewayError> {
@@ -158,8 +158,13 @@ fn migrate(arguments: &MigrateArgs) -> Result<(), GatewayError> {
         }
         (None, None) => return Err(usage("--config", "is missing".to_owned()).into()),
     };
-    crate::migrate(&url)?;
-    print(format!("The schema of {url} is up to date.\n").as_bytes())
+    let report = crate::migrate(&url)?;
+    let done = if report.from == report.to {
+        format!("The schema of {url} is up to date: version {}.\n", report.to)
+    } else {
+        format!("The schema of {url} went from version {} to {}.\n", report.from, report.to)
+    };
+    print(done.as_bytes())
 }
 
 fn usage(option: &str, sentence: String) -> ConfigError {

@@ -1,17 +1,27 @@
 //! A gateway as a library: what the binary is made of, and what an embedder starts.
 //!
 //! `config` reads the TOML, `placement` plans the threads, `serve` wires and supervises them, `cli` is
-//! the command line over them.
+//! the command line over them. It decides nothing about sessions or commands.
+//!
+//! ```no_run
+//! let config = gateway::config::Config::load("gateway.toml".as_ref())?;
+//! let mut running = gateway::Gateway::start(&config)?;
+//! running.wait_until_serving(std::time::Duration::from_secs(30))?;
+//! println!("nodes connect to {}", running.address());
+//! running.stop();
+//! running.join()?;
+//! # Ok::<(), gateway::GatewayError>(())
+//! ```
 
 pub mod cli;
 pub mod config;
-pub mod error;
+mod error;
 pub mod lock_file;
 pub mod logging;
+mod migrate;
 pub mod placement;
 pub mod serve;
 
 pub use error::GatewayError;
-pub fn migrate(_u: &config::DatabaseUrl) -> Result<(), GatewayError> {
-    Ok(())
-}
+pub use migrate::migrate;
+pub use serve::{Gateway, RunningGateway, Stopper};

@@ -1,0 +1,69 @@
+//! The TLS files: read, understood, or refused with the key that names them.
+//!
+//! 1. A file that others than the gateway's user can read and that holds a secret is told of.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use gateway_shard::IdentityRules;
+use gateway_shard::tls::{TlsError, server_config};
+
+use crate::config::{Config, ConfigError, Lines, Problem};
+
+/// The configuration of the listeners' TLS.
+pub(super) fn tls_config(config: &Config) -> Result<Arc<rustls::ServerConfig>, ConfigError> {
+    let tls = &config.tls;
+    let certificate = read("tls.certificate", &tls.certificate)?;
+    let key = read("tls.key", &tls.key)?;
+    let node_ca = read("tls.node_ca", &tls.node_ca)?;
+    warn_if_open("tls.key", &tls.key);
+    server_config(&certificate, &key, &node_ca).map_err(|error| {
+        let (key, file) = match &error {
+            TlsError::NoKey | TlsError::KeyMismatch => ("tls.key", &tls.key),
+            TlsError::BadRoot { .. } | TlsError::BadRoots(_) => ("tls.node_ca", &tls.node_ca),
+            _ => ("tls", &tls.certificate),
+        };
+        problem(key, format!("{}: {error}", file.display()))
+    })
+}
+
+/// How certificates name nodes.
+pub(super) fn identity_rules(config: &Config) -> Result<Arc<IdentityRules>, ConfigError> {
+    IdentityRules::new(config.tls.trust_domain.as_deref(), gateway_shard::DEFAULT_PATH)
+        .map(Arc::new)
+        .map_err(|error| problem("tls.trust_domain", error.to_string()))
+}
+
+/// Files that the configuration names and that can't be read now, as sentences.
+pub fn missing_files(config: &Config) -> Vec<String> {
+    let files = [
+        ("tls.certificate", Some(&config.tls.certificate)),
+        ("tls.key", Some(&config.tls.key)),
+        ("tls.node_ca", Some(&config.tls.node_ca)),
+        ("database.url_file", config.database.url_file.as_ref()),
+        ("database.listen_url_file", config.database.listen_url_file.as_ref()),
+    ];
+    let missing = |(key, file): (&str, Option<&std::path::PathBuf>)| {
+        let file = file?;
+        let error = std::fs::File::open(file).err()?;
+        Some(format!("{key}, {}: {error}", file.display()))
+    };
+    files.into_iter().filter_map(missing).collect()
+}
+
+/// Tells of a secret that others may read.
+pub(super) fn warn_if_open(key: &str, file: &Path) {
+    let mode = std::fs::metadata(file).map_or(0, |metadata| metadata.permissions().mode());
+    if mode & 0o004 != 0 {
+        tracing::warn!(key, file = %file.display(), "every user can read this secret; do: chmod o-rwx");
+    }
+}
+
+fn read(key: &str, file: &Path) -> Result<Vec<u8>, ConfigError> {
+    std::fs::read(file).map_err(|error| problem(key, format!("{} can't be read: {error}", file.display())))
+}
+
+fn problem(key: &str, sentence: String) -> ConfigError {
+    ConfigError { file: None, problems: vec![Lines::default().problem(key, sentence) as Problem] }
+}

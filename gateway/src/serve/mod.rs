@@ -1,0 +1,22 @@
+//! A gateway that runs: its threads wired, watched and ended in good order.
+//!
+//! `start` builds what the threads share and starts them; `supervision` learns of every end; `run` is
+//! the life of the binary around it: readiness, signals, the watchdog, the exit code.
+//!
+//! 1. No thread ends unnoticed: a shard or a writer that ends unasked ends the gateway.
+//! 2. Readiness is told when the lease is held and every listener is up, not before.
+//! 3. A clean stop is the writer's to carry out: it tells the shards, writes, releases the lease.
+
+mod files;
+mod limits;
+mod readings;
+mod run;
+mod signals;
+mod start;
+mod supervision;
+mod watchdog;
+
+pub use files::missing_files;
+pub use readings::Readings;
+pub use run::run;
+pub use start::{Gateway, RunningGateway, Stopper};

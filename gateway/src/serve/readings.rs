@@ -1,0 +1,331 @@
+//! What the threads have counted, read together: for health, metrics and the watchdog.
+//!
+//! 1. Reading changes nothing and waits for nobody: counters are atomics.
+//! 2. No text of a node gets into a name, a label or a value.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use gateway_control::{
+    Family, Health, Label, Points, QueueHealth, ShardHealth, Status, Unit, number, phase_label,
+};
+use gateway_core::admission::Admission;
+use gateway_core::ids::ShardId;
+use gateway_core::store::Queue;
+use gateway_core::writer::Phase;
+use gateway_db_writer::{QueueStatus, WriterStatus};
+use gateway_shard::ShardCounters;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The atomics of a gateway's threads.
+#[derive(Debug)]
+pub struct Readings {
+    gateway: String,
+    version: &'static str,
+    started: Instant,
+    admission: Arc<Admission>,
+    writer: Arc<WriterStatus>,
+    /// With the cpu of each.
+    shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
+}
+
+/// A counter of a shard: its name, what it counts, how it is read.
+type ShardReading = (&'static str, &'static str, fn(&ShardCounters) -> u64);
+
+const SHARD_GAUGES: [ShardReading; 2] = [
+    ("connections", "Open TCP connections, handshakes included", |shard| shard.connections.get()),
+    ("sessions", "Open streams of sessions, from admission to the end", |shard| shard.sessions.get()),
+];
+
+const SHARD_COUNTERS: [ShardReading; 15] = [
+    ("opens", "Sessions admitted", |shard| shard.opens.get()),
+    ("handshakes", "TLS handshakes that succeeded", |shard| shard.handshakes_ok.get()),
+    ("handshakes_failed", "TLS handshakes that failed", |shard| shard.handshakes_failed.get()),
+    ("accept_errors", "Connections that could not be accepted", |shard| shard.accept_errors.get()),
+    ("frames_in", "Frames from nodes", |shard| shard.frames_in.get()),
+    ("frames_out", "Frames to nodes", |shard| shard.frames_out.get()),
+    ("bytes_in", "Bytes of frames from nodes", |shard| shard.bytes_in.get()),
+    ("bytes_out", "Bytes of frames to nodes", |shard| shard.bytes_out.get()),
+    ("heartbeat_timeouts", "Sessions ended for missed heartbeats", |shard| shard.heartbeat_timeouts.get()),
+    ("writer_full_waits", "Messages that found the writer's mailbox full", |shard| {
+        shard.writer_full_waits.get()
+    }),
+    ("receive_budget_waits", "Frames that waited for memory", |shard| shard.receive_budget_waits.get()),
+    ("floods", "Connections ended for too many control frames", |shard| shard.floods.get()),
+    ("panics", "Connections ended by a fault of our own", |shard| shard.panics.get()),
+    ("mail_taken", "Messages that a shard took from the writer", |shard| shard.mail_taken.get()),
+    ("mail_looks", "Looks of a shard into its mailbox", |shard| shard.mail_looks.get()),
+];
+
+const SHARD_REFUSALS: [ShardReading; 5] = [
+    ("opens-per-second", "", |shard| shard.refused_opens_per_second.get()),
+    ("streams", "", |shard| shard.refused_streams.get()),
+    ("pending-hellos", "", |shard| shard.refused_pending_hellos.get()),
+    ("not-serving", "", |shard| shard.refused_not_serving.get()),
+    ("unauthenticated", "", |shard| shard.refused_unauthenticated.get()),
+];
+
+type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
+
+const WRITER_COUNTERS: [WriterReading; 13] = [
+    ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
+    ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
+    ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
+    ("pokes", "Notifications heard", |writer| &writer.pokes),
+    ("hellos_granted", "Sessions opened", |writer| &writer.hellos_granted),
+    ("hellos_refused", "Sessions refused by the database", |writer| &writer.hellos_refused),
+    ("sessions_superseded", "Sessions that a newer one of the node ended", |writer| {
+        &writer.sessions_superseded
+    }),
+    ("dispatch_passes", "Dispatch statements that committed", |writer| &writer.dispatch_passes),
+    ("commands_claimed", "Commands marked dispatched", |writer| &writer.commands_claimed),
+    ("updates_stored", "Updates stored", |writer| &writer.updates_stored),
+    ("update_conflicts", "Terminal states reported after another one", |writer| &writer.update_conflicts),
+    ("updates_not_stored", "Updates rejected", |writer| &writer.updates_not_stored),
+    ("fences", "Times that the lease was lost", |writer| &writer.fences),
+];
+
+impl Readings {
+    pub(super) fn new(
+        gateway: String,
+        version: &'static str,
+        started: Instant,
+        admission: Arc<Admission>,
+        writer: Arc<WriterStatus>,
+        shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
+    ) -> Self {
+        Self { gateway, version, started, admission, writer, shards }
+    }
+
+    /// Where the writer is in its life.
+    pub fn phase(&self) -> Phase {
+        self.writer.phase()
+    }
+
+    /// What the writer counts.
+    pub fn writer(&self) -> &WriterStatus {
+        &self.writer
+    }
+
+    /// What each shard counts, in order.
+    pub fn shards(&self) -> impl Iterator<Item = (ShardId, &ShardCounters)> {
+        (0..).map(ShardId).zip(self.shards.iter().map(|(_, counters)| &**counters))
+    }
+
+    /// Streams that are admitted now, over all shards.
+    pub fn streams(&self) -> usize {
+        self.admission.streams()
+    }
+
+    /// A number for each thread that must turn; it has risen whenever the thread has turned.
+    pub(super) fn turns(&self) -> Vec<(String, u64)> {
+        let shards = self.shards().map(|(shard, counters)| {
+            (format!("shard-{shard}"), counters.mail_looks.get() + counters.mail_taken.get())
+        });
+        let writer = ("db-writer".to_owned(), self.writer.ticks.load(Relaxed));
+        shards.chain([writer]).collect()
+    }
+
+    fn per_shard(&self, reading: &ShardReading) -> Vec<(Vec<Label>, f64)> {
+        self.shards()
+            .map(|(shard, counters)| (vec![Label::Shard(shard)], number((reading.2)(counters))))
+            .collect()
+    }
+
+    fn per_queue(&self, read: impl Fn(&QueueStatus) -> f64) -> Vec<(Vec<Label>, f64)> {
+        Queue::ALL
+            .into_iter()
+            .map(|queue| (vec![Label::Queue(queue)], read(self.writer.queue(queue))))
+            .collect()
+    }
+
+    fn shard_families(&self) -> Vec<Family> {
+        let family =
+            |reading: &ShardReading, points| Family { name: reading.0, help: reading.1, unit: None, points };
+        let gauges =
+            SHARD_GAUGES.iter().map(|reading| family(reading, Points::Gauges(self.per_shard(reading))));
+        let counters =
+            SHARD_COUNTERS.iter().map(|reading| family(reading, Points::Counters(self.per_shard(reading))));
+        let mut families: Vec<Family> = gauges.chain(counters).collect();
+        let labelled =
+            |name, shard, word, value| (vec![Label::Shard(shard), Label::Word(name, word)], number(value));
+        let refusals = self.shards().flat_map(|(shard, counters)| {
+            SHARD_REFUSALS.iter().map(move |(word, _, read)| labelled("reason", shard, *word, read(counters)))
+        });
+        families.push(Family {
+            name: "refusals",
+            help: "Streams refused at their opening",
+            unit: None,
+            points: Points::Counters(refusals.collect()),
+        });
+        let closes = self.shards().flat_map(|(shard, counters)| {
+            counters.closes.iter().map(move |(word, count)| labelled("reason", shard, word, count))
+        });
+        families.push(Family {
+            name: "closes",
+            help: "Ends of admitted sessions",
+            unit: None,
+            points: Points::Counters(closes.collect()),
+        });
+        families
+    }
+
+    fn queue_families(&self) -> Vec<Family> {
+        let count = |counter: &AtomicU64| number(counter.load(Relaxed));
+        let seconds = |counter: &AtomicU64| number(counter.load(Relaxed)) / 1e9;
+        let family = |name, help, unit, points| Family { name, help, unit, points };
+        vec![
+            family(
+                "jobs",
+                "Group commits of a queue",
+                None,
+                Points::Counters(self.per_queue(|queue| count(&queue.jobs))),
+            ),
+            family(
+                "job_entries",
+                "Entries of group commits",
+                None,
+                Points::Counters(self.per_queue(|queue| count(&queue.entries))),
+            ),
+            family(
+                "job",
+                "Time that group commits took, together",
+                Some(Unit::Seconds),
+                Points::Counters(self.per_queue(|queue| seconds(&queue.nanos))),
+            ),
+            family(
+                "job_longest",
+                "The longest group commit so far",
+                Some(Unit::Seconds),
+                Points::Gauges(self.per_queue(|queue| seconds(&queue.longest_nanos))),
+            ),
+            family(
+                "job_failures",
+                "Group commits that failed",
+                None,
+                Points::Counters(self.per_queue(|queue| count(&queue.failures))),
+            ),
+            family(
+                "job_failures_in_a_row",
+                "Group commits that failed since the last good one",
+                None,
+                Points::Gauges(self.per_queue(|queue| count(&queue.consecutive_failures))),
+            ),
+        ]
+    }
+}
+
+impl Status for Readings {
+    fn health(&self) -> Health {
+        let phase = self.phase();
+        let queues = Queue::ALL.into_iter().map(|queue| {
+            let status = self.writer.queue(queue);
+            QueueHealth {
+                queue,
+                jobs: status.jobs.load(Relaxed),
+                consecutive_failures: status.consecutive_failures.load(Relaxed),
+                failures: status.failures.load(Relaxed),
+                last_error: status.last_error(),
+            }
+        });
+        let shards = self.shards.iter().zip(0..).map(|((cpu, counters), shard)| ShardHealth {
+            shard,
+            cpu: *cpu,
+            counters: SHARD_GAUGES
+                .iter()
+                .chain(&SHARD_COUNTERS)
+                .map(|(name, _, read)| (*name, read(counters)))
+                .collect(),
+        });
+        Health {
+            gateway: self.gateway.clone(),
+            version: self.version,
+            phase,
+            serving: phase == Phase::Serving,
+            fenced: phase == Phase::Waiting && self.writer.fences.load(Relaxed) > 0,
+            listening: self.writer.listening.load(Relaxed),
+            uptime_seconds: self.started.elapsed().as_secs_f64(),
+            sessions: usize::try_from(self.writer.sessions.load(Relaxed)).unwrap_or(usize::MAX),
+            streams: self.streams(),
+            pending_hellos: self.admission.pending_hellos(),
+            queues: queues.collect(),
+            shards: shards.collect(),
+        }
+    }
+
+    fn families(&self) -> Vec<Family> {
+        let current = self.phase();
+        let phases = [Phase::Waiting, Phase::Serving, Phase::Stopping, Phase::Stopped];
+        let phases = phases.map(|phase| {
+            (vec![Label::Word("phase", phase_label(phase))], number(u64::from(phase == current)))
+        });
+        let mut families = vec![
+            Family {
+                name: "phase",
+                help: "1 for the phase that the gateway is in",
+                unit: None,
+                points: Points::Gauges(phases.to_vec()),
+            },
+            Family::gauge(
+                "sessions_durable",
+                "Sessions with a durable Hello",
+                self.writer.sessions.load(Relaxed),
+            ),
+            Family::gauge("streams", "Admitted streams", self.streams() as u64),
+            Family::gauge(
+                "hellos_pending",
+                "Hellos without an outcome",
+                self.admission.pending_hellos() as u64,
+            ),
+            Family::gauge(
+                "notifications_heard",
+                "1 while notifications of new commands arrive",
+                u64::from(self.writer.listening.load(Relaxed)),
+            ),
+        ];
+        families.extend(
+            WRITER_COUNTERS
+                .iter()
+                .map(|(name, help, read)| Family::counter(name, help, read(&self.writer).load(Relaxed))),
+        );
+        families.extend(self.queue_families());
+        families.extend(self.shard_families());
+        families
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gateway_core::limits::Limits;
+    use gateway_core::time::Moment;
+
+    fn readings() -> Readings {
+        let admission = Admission::new(&Limits::default(), Moment::default());
+        let shards = vec![(None, Arc::default()), (Some(1), Arc::default())];
+        Readings::new("g1".to_owned(), "1", Instant::now(), Arc::new(admission), Arc::default(), shards)
+    }
+
+    #[test]
+    fn a_gateway_without_a_lease_is_not_healthy_and_not_yet_fenced() {
+        let health = readings().health();
+        assert!(!health.serving && !health.fenced);
+        assert_eq!(health.queues.len(), Queue::ALL.len());
+        assert_eq!(health.shards[1].cpu, Some(1));
+    }
+
+    #[test]
+    fn no_two_metrics_have_one_name() {
+        let mut names: Vec<&str> = readings().families().iter().map(|family| family.name).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn every_thread_that_must_turn_is_watched() {
+        let threads: Vec<String> = readings().turns().into_iter().map(|(thread, _)| thread).collect();
+        assert_eq!(threads, ["shard-0", "shard-1", "db-writer"]);
+    }
+}

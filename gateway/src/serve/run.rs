@@ -1,0 +1,92 @@
+//! The life of the binary: start, say that it is ready, obey signals, end with the right code.
+//!
+//! 1. `Ok` is a clean stop that was asked for; everything else is an error with a sentence.
+//! 2. A clean stop ends within `gateway.stop_timeout`, or the process ends without it.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::RecvTimeoutError;
+use gateway_core::writer::Phase;
+use sd_notify::NotifyState;
+use signal_hook::consts::SIGHUP;
+
+use super::start::{Gateway, RunningGateway};
+use super::supervision::Event;
+use super::{signals, watchdog};
+use crate::config::Config;
+use crate::error::GatewayError;
+
+/// Longer than any life of a process.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Serves until a signal or a fault ends it.
+pub fn run(config: &Config) -> Result<(), GatewayError> {
+    let mut gateway = Gateway::start(config)?;
+    signals::listen(gateway.sender())?;
+    let (_until_the_end, ended) = crossbeam_channel::bounded(0);
+    let bells = gateway.bells();
+    watchdog::start(gateway.readings(), bells, ended)?;
+    let mut is_ready = false;
+    let mut deadline = Instant::now() + FAR;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let event = match gateway.events().recv_timeout(left) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => return Err(too_slow(config)),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("a running gateway holds a sender"),
+        };
+        match &event {
+            Event::Phase(phase) => tell_phase(*phase, &gateway, &mut is_ready),
+            Event::Signal(SIGHUP) => {
+                tracing::info!(
+                    "SIGHUP: nothing can be reloaded yet; restart the gateway to change its configuration"
+                );
+            }
+            Event::Signal(signal) => {
+                if !gateway.is_stopping() {
+                    tracing::info!(signal, "asked to stop; a second signal ends the process at once");
+                    watchdog::notify(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
+                    gateway.stop();
+                    deadline = Instant::now() + config.gateway.stop_timeout.0;
+                }
+            }
+            Event::Ended { thread, outcome: Ok(()) } => tracing::debug!(thread, "ended"),
+            Event::Ended { thread, outcome: Err(error) } => tracing::error!(thread, error, "failed"),
+        }
+        if gateway.take(event)? {
+            tracing::info!("stopped");
+            return Ok(());
+        }
+    }
+}
+
+fn tell_phase(phase: Phase, gateway: &RunningGateway, is_ready: &mut bool) {
+    match phase {
+        Phase::Serving => {
+            let status = format!("listening on {}", gateway.address());
+            if !std::mem::replace(is_ready, true) {
+                tracing::info!(
+                    address = %gateway.address(),
+                    control = %gateway.control_address(),
+                    "ready; health at http://{}/v1/health",
+                    gateway.control_address()
+                );
+                // In one message: who waits for the readiness then knows the address.
+                watchdog::notify(&[NotifyState::Status(&status), NotifyState::Ready]);
+            } else {
+                watchdog::notify(&[NotifyState::Status(&status)]);
+            }
+        }
+        Phase::Waiting => watchdog::notify(&[NotifyState::Status("fenced; waiting for the lease")]),
+        Phase::Stopping => watchdog::notify(&[NotifyState::Status("stopping")]),
+        Phase::Stopped => {}
+    }
+}
+
+fn too_slow(config: &Config) -> GatewayError {
+    GatewayError::Stop(format!(
+        "the clean stop took longer than gateway.stop_timeout of {}; ended without it: nodes are told nothing, and the \
+         successor on this machine takes the lease over",
+        config.gateway.stop_timeout
+    ))
+}

@@ -1,0 +1,460 @@
+//! Starting a gateway: what its threads share is built here, once, and handed to them.
+//!
+//! Order: what can be refused without a trace comes first (relations, pins, limits, files), then the
+//! lock, then listeners, then threads; the writer before the shards, since they end when it does.
+//!
+//! 1. `Gateway::start` returns a gateway whose threads run and whose listeners are bound, or an
+//!    error and nothing left behind.
+//! 2. The lock is held until every thread has ended.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use gateway_control::{ControlConfig, ControlStopper};
+use gateway_core::admission::Admission;
+use gateway_core::ids::{GatewayId, ShardId};
+use gateway_core::limits::Limits;
+use gateway_core::mail::{Inbox, Post, mailbox};
+use gateway_core::seam::{ToShard, ToWriter};
+use gateway_core::store::GatewayRow;
+use gateway_core::time::Moment;
+use gateway_core::writer::{Phase, WriterConfig};
+use gateway_db_writer::{DbWriterConfig, StopHandle, WriterStatus};
+use gateway_shard::{ShardConfig, ShardCounters};
+
+use super::readings::Readings;
+use super::supervision::{Event, Meaning, Supervision, watch};
+use super::{files, limits};
+use crate::config::{Config, ConfigError, Durability, Lines};
+use crate::error::GatewayError;
+use crate::lock_file::LockFile;
+use crate::placement::{Machine, Plan, Wishes, plan};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const CONTROL_THREAD: &str = "control";
+const WRITER_THREAD: &str = "db-writer";
+
+/// A gateway to be started; see `start`.
+#[derive(Debug)]
+pub struct Gateway;
+
+/// A gateway whose threads run.
+#[derive(Debug)]
+pub struct RunningGateway {
+    address: SocketAddr,
+    control_address: SocketAddr,
+    readings: Arc<Readings>,
+    stopper: Stopper,
+    control: ControlStopper,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    supervision: Supervision,
+    bells: Vec<Post<ToShard>>,
+    _lock: LockFile,
+}
+
+/// Asks a gateway to stop, from any thread.
+#[derive(Debug, Clone)]
+pub struct Stopper(StopHandle);
+
+impl Stopper {
+    /// Streams end `UNAVAILABLE`, disconnects are written, the lease is released, all threads end.
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+/// What every shard is given alike, and what is its own.
+struct Shared {
+    started: Instant,
+    limits: Arc<Limits>,
+    admission: Arc<Admission>,
+    tls: Arc<rustls::ServerConfig>,
+    identity: Arc<gateway_shard::IdentityRules>,
+    spin: Duration,
+}
+
+/// The boxes between the threads.
+struct Mail {
+    writer_inbox: Inbox<ToWriter>,
+    to_writer: Vec<Post<ToWriter>>,
+    shard_inboxes: Vec<Inbox<ToShard>>,
+    to_shards: Vec<Post<ToShard>>,
+    /// To ring the shards, for the watchdog; nothing is posted through them.
+    bells: Vec<Post<ToShard>>,
+}
+
+impl Gateway {
+    /// Starts all threads of a gateway in this process. An embedder starts its own log.
+    ///
+    /// Nodes are refused until the lease is held: `wait_until_serving` waits for it. The database may
+    /// be away; it is waited for. A schema that does not fit ends the gateway: `join` says so.
+    pub fn start(config: &Config) -> Result<RunningGateway, GatewayError> {
+        let problems = config.check(&Lines::default());
+        if !problems.is_empty() {
+            return Err(ConfigError { file: None, problems }.into());
+        }
+        let machine = Machine::look()
+            .map_err(|error| GatewayError::Machine(format!("the cpus can't be seen: {error}")))?;
+        let plan = plan(&Wishes::of(config), &machine)?;
+        limits::prepare(config, plan.shards.len())?;
+        let started = Instant::now();
+        let limits = config.shared_limits();
+        let shared = Shared {
+            started,
+            admission: Arc::new(Admission::new(&limits, Moment::on_clock(started, started))),
+            limits,
+            tls: files::tls_config(config)?,
+            identity: files::identity_rules(config)?,
+            spin: plan.spin,
+        };
+        let urls = DatabaseUrls::read(config)?;
+        let lock = LockFile::take(&config.gateway.state_dir, &config.gateway.id)?;
+        let (listeners, address) =
+            limits::bind_listeners(config.listen.address, config.listen.backlog, plan.shards.len())?;
+        tracing::info!(%plan, %address, database = %urls.database, "starting gateway {} {VERSION}", config.gateway.id);
+        Threads::start(config, &plan, shared, urls, lock, listeners, address)
+    }
+}
+
+struct DatabaseUrls {
+    database: crate::config::DatabaseUrl,
+    listen: Option<crate::config::DatabaseUrl>,
+}
+
+impl DatabaseUrls {
+    fn read(config: &Config) -> Result<Self, ConfigError> {
+        let refused = |problem| ConfigError { file: None, problems: vec![problem] };
+        let database = config.database_url().map_err(refused)?;
+        let listen = config.listen_url().map_err(refused)?;
+        for (key, file) in [
+            ("database.url_file", &config.database.url_file),
+            ("database.listen_url_file", &config.database.listen_url_file),
+        ] {
+            if let Some(file) = file {
+                files::warn_if_open(key, file);
+            }
+        }
+        Ok(Self { database, listen })
+    }
+}
+
+/// Starts threads one after the other; what was started ends with it when a later one fails.
+struct Threads {
+    sender: Sender<Event>,
+    supervision: Supervision,
+}
+
+impl Threads {
+    fn start(
+        config: &Config,
+        plan: &Plan,
+        shared: Shared,
+        urls: DatabaseUrls,
+        lock: LockFile,
+        listeners: Vec<std::net::TcpListener>,
+        address: SocketAddr,
+    ) -> Result<RunningGateway, GatewayError> {
+        let (sender, events) = crossbeam_channel::unbounded();
+        let mut threads = Self { sender, supervision: Supervision::default() };
+        let mail = Mail::new(&shared.limits, plan.shards.len());
+        let counters: Vec<Arc<ShardCounters>> = plan.shards.iter().map(|_| Arc::default()).collect();
+        let writer_status = Arc::new(WriterStatus::default());
+        let readings = Arc::new(Readings::new(
+            config.gateway.id.clone(),
+            VERSION,
+            shared.started,
+            Arc::clone(&shared.admission),
+            Arc::clone(&writer_status),
+            plan.shards.iter().copied().zip(counters.iter().cloned()).collect(),
+        ));
+        // First of the threads: its address stands in the gateway's row.
+        let status: Arc<dyn gateway_control::Status> = Arc::<Readings>::clone(&readings);
+        let control = gateway_control::spawn(ControlConfig {
+            listen: config.control.listen,
+            cpu: plan.control,
+            status,
+        })
+        .map_err(|error| {
+            let listen = config.control.listen;
+            GatewayError::Machine(format!("can't listen on {listen} (control.listen): {error}"))
+        })?;
+        let (control_address, control_stopper) = (control.address(), control.stopper());
+        let mut given_up = GivenUp::new(control_stopper.clone());
+        threads.watch(CONTROL_THREAD, move || control.join())?;
+
+        let writer = DbWriterConfig {
+            database_url: urls.database.reveal().to_owned(),
+            listen_url: urls.listen.map(|url| url.reveal().to_owned()),
+            writer: writer_config(
+                config,
+                &lock,
+                Arc::clone(&shared.limits),
+                plan.shards.len(),
+                control_address,
+            )?,
+            cpu: plan.writer,
+            inbox: mail.writer_inbox,
+            shards: mail.to_shards,
+            started: shared.started,
+            synchronous_dispatch: config.dispatch.durability == Durability::Synchronous,
+            listen: config.database.notify,
+            status: Arc::clone(&writer_status),
+        };
+        let writer = gateway_db_writer::spawn(writer).map_err(|error| not_started(WRITER_THREAD, &error))?;
+        let stopper = Stopper(writer.stop_handle());
+        given_up.writer = Some(stopper.clone());
+        threads.watch(WRITER_THREAD, move || writer.join())?;
+
+        let seats =
+            plan.shards.iter().zip(listeners).zip(mail.to_writer).zip(mail.shard_inboxes).zip(&counters);
+        for (index, ((((cpu, listener), writer), inbox), counters)) in seats.enumerate() {
+            threads.start_shard(index, *cpu, listener, writer, inbox, counters, &shared)?;
+        }
+        announce_phases(&writer_status, &threads.sender)?;
+        given_up.is_complete = true;
+        Ok(RunningGateway {
+            address,
+            control_address,
+            readings,
+            stopper,
+            control: control_stopper,
+            sender: threads.sender,
+            events,
+            supervision: threads.supervision,
+            bells: mail.bells,
+            _lock: lock,
+        })
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "each is one thing of one shard, named once")]
+    fn start_shard(
+        &mut self,
+        index: usize,
+        cpu: Option<usize>,
+        listener: std::net::TcpListener,
+        writer: Post<ToWriter>,
+        inbox: Inbox<ToShard>,
+        counters: &Arc<ShardCounters>,
+        shared: &Shared,
+    ) -> Result<(), GatewayError> {
+        let shard = ShardId(u16::try_from(index).expect("placement allows a few hundred shards"));
+        let name = format!("shard-{shard}");
+        let handle = gateway_shard::spawn(ShardConfig {
+            shard,
+            cpu,
+            started: shared.started,
+            limits: Arc::clone(&shared.limits),
+            admission: Arc::clone(&shared.admission),
+            tls: Arc::clone(&shared.tls),
+            identity: Arc::clone(&shared.identity),
+            listener,
+            writer,
+            inbox,
+            counters: Arc::clone(counters),
+            spin: shared.spin,
+        })
+        .map_err(|error| not_started(&name, &error))?;
+        self.watch(&name, move || handle.join())
+    }
+
+    fn watch<E: std::fmt::Display>(
+        &mut self,
+        thread: &str,
+        join: impl FnOnce() -> Result<(), E> + Send + 'static,
+    ) -> Result<(), GatewayError> {
+        watch(thread.to_owned(), &self.sender, join)?;
+        self.supervision.handle_started(thread.to_owned());
+        Ok(())
+    }
+}
+
+/// Stops what was started when a later thread can't be.
+struct GivenUp {
+    control: ControlStopper,
+    writer: Option<Stopper>,
+    is_complete: bool,
+}
+
+impl GivenUp {
+    const fn new(control: ControlStopper) -> Self {
+        Self { control, writer: None, is_complete: false }
+    }
+}
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.control.stop();
+            if let Some(writer) = &self.writer {
+                writer.stop();
+            }
+        }
+    }
+}
+
+impl Mail {
+    fn new(limits: &Limits, shards: usize) -> Self {
+        let (to_writer, writer_inbox) = mailbox(limits.to_writer_messages, limits.to_writer_bytes, shards);
+        let (mut shard_inboxes, mut to_shards, mut bells) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..shards {
+            let (mut posts, inbox) = mailbox(limits.to_shard_messages, usize::MAX, 2);
+            shard_inboxes.push(inbox);
+            bells.extend(posts.pop());
+            to_shards.extend(posts.pop());
+        }
+        Self { writer_inbox, to_writer, shard_inboxes, to_shards, bells }
+    }
+}
+
+fn writer_config(
+    config: &Config,
+    lock: &LockFile,
+    limits: Arc<Limits>,
+    shards: usize,
+    control: SocketAddr,
+) -> Result<WriterConfig, GatewayError> {
+    let gateway = GatewayId::new(&config.gateway.id)
+        .map_err(|error| GatewayError::Machine(format!("gateway.id: {error}")))?;
+    let internal_url = config.gateway.internal_url.clone().unwrap_or_else(|| format!("http://{control}"));
+    Ok(WriterConfig {
+        gateway,
+        owner: lock.owner().to_owned(),
+        dead_owner_prefix: Some(lock.dead_owner_prefix().to_owned()),
+        row: GatewayRow {
+            region: config.gateway.region.clone(),
+            internal_url,
+            version: VERSION.to_owned(),
+            max_streams: u32::try_from(limits.streams).unwrap_or(u32::MAX),
+        },
+        shards: u16::try_from(shards).expect("placement allows a few hundred shards"),
+        limits,
+        lease_ttl: config.lease.ttl.0,
+        lease_renew_every: config.lease.renew_every.0,
+        poll_every: config.dispatch.poll_every.0,
+    })
+}
+
+fn not_started(thread: &str, error: &std::io::Error) -> GatewayError {
+    GatewayError::Machine(format!("the thread {thread} can't be started: {error}"))
+}
+
+/// A thread that says each phase of the writer, until the last.
+fn announce_phases(status: &Arc<WriterStatus>, sender: &Sender<Event>) -> Result<(), GatewayError> {
+    /// How long one wait may be; longer than any life of a process.
+    const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    let (status, sender) = (Arc::clone(status), sender.clone());
+    let announce = move || {
+        let mut phase = Phase::Waiting;
+        while phase != Phase::Stopped {
+            phase = status.wait_for_phase_change(phase, Instant::now() + FAR);
+            if sender.send(Event::Phase(phase)).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("phases".to_owned())
+        .spawn(announce)
+        .map(drop)
+        .map_err(|error| not_started("phases", &error))
+}
+
+impl RunningGateway {
+    /// Where nodes connect, with the port that was taken.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where health and metrics are.
+    pub const fn control_address(&self) -> SocketAddr {
+        self.control_address
+    }
+
+    /// What the threads have counted.
+    pub const fn readings(&self) -> &Arc<Readings> {
+        &self.readings
+    }
+
+    /// A handle that stops it, for other threads.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Waits until the lease is held, so that sessions may be opened; at most `timeout`.
+    pub fn wait_until_serving(&mut self, timeout: Duration) -> Result<(), GatewayError> {
+        let deadline = Instant::now() + timeout;
+        while self.readings.phase() != Phase::Serving {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(event) => {
+                    self.take(event)?;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(GatewayError::Database(format!("no lease within {timeout:?}")));
+                }
+                Err(RecvTimeoutError::Disconnected) => unreachable!("this gateway holds a sender"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks it to stop; `join` waits for the end.
+    pub fn stop(&mut self) {
+        self.supervision.handle_stop_asked();
+        self.stopper.stop();
+    }
+
+    /// Waits for the end. An error where a thread has failed, or has ended without a stop.
+    pub fn join(mut self) -> Result<(), GatewayError> {
+        loop {
+            let event = self.events.recv().expect("this gateway holds a sender");
+            if self.take(event)? {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) const fn events(&self) -> &Receiver<Event> {
+        &self.events
+    }
+
+    pub(super) const fn sender(&self) -> &Sender<Event> {
+        &self.sender
+    }
+
+    pub(super) fn bells(&mut self) -> Vec<Post<ToShard>> {
+        std::mem::take(&mut self.bells)
+    }
+
+    pub(super) const fn is_stopping(&self) -> bool {
+        self.supervision.is_stopping()
+    }
+
+    /// Takes an event in; `true` when every thread has ended as asked.
+    pub(super) fn take(&mut self, event: Event) -> Result<bool, GatewayError> {
+        match event {
+            // Whoever holds a `Stopper` may have asked.
+            Event::Phase(Phase::Stopping) => self.supervision.handle_stop_asked(),
+            Event::Phase(_) | Event::Signal(_) => {}
+            Event::Ended { thread, outcome } => {
+                match self.supervision.handle_ended(&thread, outcome) {
+                    Meaning::GoOn => {}
+                    Meaning::AllEnded => return Ok(true),
+                    Meaning::Fault(sentence) => {
+                        self.control.stop();
+                        self.bells.clear();
+                        return Err(GatewayError::ThreadEnded(sentence));
+                    }
+                }
+                // The last to go: it shows the others' end.
+                if self.supervision.is_stopping() && self.supervision.only_runs(CONTROL_THREAD) {
+                    self.control.stop();
+                }
+            }
+        }
+        Ok(false)
+    }
+}

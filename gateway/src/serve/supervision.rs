@@ -1,0 +1,156 @@
+//! What happens to a running gateway, in one queue: threads that end, phases, signals.
+//!
+//! A thread of its own waits for each of the gateway's threads and says how it ended, so that nobody
+//! polls and nothing is missed.
+//!
+//! 1. Every thread that was started is reported ended exactly once.
+//! 2. An end that nobody asked for is a fault, whatever its outcome.
+
+use std::collections::BTreeSet;
+
+use crossbeam_channel::Sender;
+use gateway_core::writer::Phase;
+
+use crate::error::GatewayError;
+
+/// Enough for a thread that only waits for another.
+const WATCHER_STACK_BYTES: usize = 128 << 10;
+
+/// Something that the gateway's owner must know.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A thread has ended; the error is a sentence.
+    Ended { thread: String, outcome: Result<(), String> },
+    /// The writer is in another phase.
+    Phase(Phase),
+    /// The process was sent this signal.
+    Signal(i32),
+}
+
+/// Waits for a thread's end on a thread of its own, and says how it was.
+pub(super) fn watch<E: std::fmt::Display>(
+    thread: String,
+    events: &Sender<Event>,
+    join: impl FnOnce() -> Result<(), E> + Send + 'static,
+) -> Result<(), GatewayError> {
+    let events = events.clone();
+    let watcher = format!("watch {thread}");
+    let wait = move || {
+        let outcome = join().map_err(|error| error.to_string());
+        // Nobody listens any more when the gateway was given up.
+        let _ = events.send(Event::Ended { thread, outcome });
+    };
+    std::thread::Builder::new()
+        .name(watcher)
+        .stack_size(WATCHER_STACK_BYTES)
+        .spawn(wait)
+        .map(drop)
+        .map_err(|error| GatewayError::Machine(format!("a thread can't be started: {error}")))
+}
+
+/// Who still runs, and whether what ends was asked to.
+#[derive(Debug, Default)]
+pub(super) struct Supervision {
+    running: BTreeSet<String>,
+    stop_asked: bool,
+    fault: Option<String>,
+}
+
+/// What a thread's end means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// Others still run, as they should.
+    GoOn,
+    /// All have ended as asked.
+    AllEnded,
+    /// A gateway that was not asked to stop can't go on; the sentence says why.
+    Fault(String),
+}
+
+impl Supervision {
+    /// A thread was started.
+    pub(super) fn handle_started(&mut self, thread: String) {
+        self.running.insert(thread);
+    }
+
+    /// What ends from now on was asked to.
+    pub(super) fn handle_stop_asked(&mut self) {
+        self.stop_asked = true;
+    }
+
+    /// A thread has ended.
+    pub(super) fn handle_ended(&mut self, thread: &str, outcome: Result<(), String>) -> Meaning {
+        self.running.remove(thread);
+        match outcome {
+            Err(why) if !self.stop_asked => {
+                return Meaning::Fault(format!("the thread {thread} has failed: {why}"));
+            }
+            Ok(()) if !self.stop_asked => {
+                return Meaning::Fault(format!("the thread {thread} has ended unasked"));
+            }
+            // The first fault of a stop is its cause; others follow from it.
+            Err(why) if self.fault.is_none() => {
+                self.fault = Some(format!("while stopping, the thread {thread} has failed: {why}"));
+            }
+            _ => {}
+        }
+        match (self.running.is_empty(), self.fault.take()) {
+            (true, Some(fault)) => Meaning::Fault(fault),
+            (true, None) => Meaning::AllEnded,
+            (false, fault) => {
+                self.fault = fault;
+                Meaning::GoOn
+            }
+        }
+    }
+
+    /// Whether a stop was asked for.
+    pub(super) const fn is_stopping(&self) -> bool {
+        self.stop_asked
+    }
+
+    /// Whether only the control thread still runs.
+    pub(super) fn only_runs(&self, thread: &str) -> bool {
+        self.running.iter().all(|running| running == thread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started() -> Supervision {
+        let mut supervision = Supervision::default();
+        for thread in ["shard-0", "db-writer"] {
+            supervision.handle_started(thread.to_owned());
+        }
+        supervision
+    }
+
+    #[test]
+    fn a_thread_that_ends_unasked_ends_the_gateway() {
+        let fault = started().handle_ended("shard-0", Ok(()));
+        assert_eq!(fault, Meaning::Fault("the thread shard-0 has ended unasked".to_owned()));
+        let fault = started().handle_ended("db-writer", Err("it panicked".to_owned()));
+        assert_eq!(fault, Meaning::Fault("the thread db-writer has failed: it panicked".to_owned()));
+    }
+
+    #[test]
+    fn a_stop_is_over_when_all_have_ended() {
+        let mut supervision = started();
+        supervision.handle_stop_asked();
+        assert_eq!(supervision.handle_ended("shard-0", Ok(())), Meaning::GoOn);
+        assert_eq!(supervision.handle_ended("db-writer", Ok(())), Meaning::AllEnded);
+    }
+
+    #[test]
+    fn a_fault_while_stopping_is_told_at_the_end_with_its_first_cause() {
+        let mut supervision = started();
+        supervision.handle_stop_asked();
+        assert_eq!(supervision.handle_ended("db-writer", Err("no".to_owned())), Meaning::GoOn);
+        assert_eq!(
+            supervision.handle_ended("shard-0", Err("the writer is gone".to_owned())),
+            Meaning::Fault("while stopping, the thread db-writer has failed: no".to_owned())
+        );
+    }
+}
