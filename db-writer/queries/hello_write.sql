@@ -1,60 +1,53 @@
 -- Writes what the Hellos decided, and reads what their answers need.
 -- $1 gateway, $2 lease epoch; one element a session in $3 node, $4 boot id, $5 machine, $6 version,
--- $7 role, $8 serial, $9 journal or ''; side by side $10 node, $11 lane, $12 capacity, by node in the
--- Hello's order; one element a command that changes in $13 node, $14 id, $15 state, $16 attempt,
--- $17 whether it is sent again.
+-- $7 role, $8 serial, $9 journal or '', $10 its lanes and $11 their capacities, as array literals in
+-- the Hello's order; one element a command that changes in $12 node, $13 id, $14 state, $15 attempt,
+-- $16 whether it is sent again.
 WITH asked AS MATERIALIZED (
     SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.boot_id, a.machine, a.version, a.role, a.serial,
-           a.journal COLLATE "C" AS journal
-    FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
-        WITH ORDINALITY a (node_id, boot_id, machine, version, role, serial, journal, slot)
+           a.journal COLLATE "C" AS journal, a.lanes::text[] AS lanes, a.capacities::integer[] AS capacities
+    FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+                $11::text[])
+        WITH ORDINALITY a (node_id, boot_id, machine, version, role, serial, journal, lanes, capacities, slot)
 ),
-lanes AS MATERIALIZED (
-    SELECT l.node_id, array_agg(l.lane ORDER BY l.place) AS lanes,
-           array_agg(l.capacity ORDER BY l.place) AS capacities,
-           array_agg(coalesce(top.seq, 0) ORDER BY l.place) AS cursors,
-           bool_or(pending.found IS NOT NULL) AS has_pending
-    FROM (
-        SELECT l.place, l.node_id COLLATE "C" AS node_id, l.lane COLLATE "C" AS lane, l.capacity
-        FROM unnest($10::text[], $11::text[], $12::integer[]) WITH ORDINALITY l (node_id, lane, capacity, place)
+looked AS MATERIALIZED (
+    SELECT a.*, l.cursors, l.has_pending
+    FROM asked a
+    CROSS JOIN LATERAL (
+        SELECT array_agg(coalesce(top.seq, 0) ORDER BY l.place) AS cursors,
+               bool_or(pending.found IS NOT NULL) AS has_pending
+        FROM unnest(a.lanes) WITH ORDINALITY l (lane, place)
+        LEFT JOIN LATERAL (
+            SELECT c.seq
+            FROM commands c
+            WHERE c.node_id = a.node_id AND c.lane = l.lane AND c.dispatched_at IS NOT NULL AND NOT c.deferred
+            ORDER BY c.seq DESC
+            LIMIT 1
+        ) top ON true
+        LEFT JOIN LATERAL (
+            (SELECT true AS found
+             FROM commands c
+             WHERE c.node_id = a.node_id AND c.lane = l.lane AND c.phase = 'p' AND NOT c.deferred
+               AND c.seq > coalesce(top.seq, 0)
+             LIMIT 1)
+            UNION ALL
+            (SELECT true
+             FROM commands c
+             WHERE c.node_id = a.node_id AND c.lane = l.lane AND c.phase = 'p' AND c.deferred
+             LIMIT 1)
+            LIMIT 1
+        ) pending ON true
     ) l
-    LEFT JOIN LATERAL (
-        SELECT c.seq
-        FROM commands c
-        WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.dispatched_at IS NOT NULL AND NOT c.deferred
-        ORDER BY c.seq DESC
-        LIMIT 1
-    ) top ON true
-    LEFT JOIN LATERAL (
-        (SELECT true AS found
-         FROM commands c
-         WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.phase = 'p' AND NOT c.deferred
-           AND c.seq > coalesce(top.seq, 0)
-         LIMIT 1)
-        UNION ALL
-        (SELECT true
-         FROM commands c
-         WHERE c.node_id = l.node_id AND c.lane = l.lane AND c.phase = 'p' AND c.deferred
-         LIMIT 1)
-        LIMIT 1
-    ) pending ON true
-    GROUP BY l.node_id
 ),
 bumped AS (
     UPDATE node_sessions s
     SET gateway_id = $1::text, session_epoch = s.session_epoch + 1, lease_epoch = $2::bigint,
         boot_id = a.boot_id, machine = a.machine, software_version = a.version, role = a.role,
-        certificate_serial = a.serial, lanes = coalesce(a.lanes, '{}'),
-        lane_capacities = coalesce(a.capacities, '{}'), connected_at = compute_now(), disconnected_at = NULL
-    FROM (SELECT a.*, l.lanes, l.capacities FROM asked a LEFT JOIN lanes l ON l.node_id = a.node_id) a
+        certificate_serial = a.serial, lanes = a.lanes, lane_capacities = a.capacities,
+        connected_at = compute_now(), disconnected_at = NULL
+    FROM looked a
     WHERE s.node_id = a.node_id
-    RETURNING a.slot, s.node_id, s.session_epoch, a.boot_id
-),
-alive AS (
-    INSERT INTO node_liveness (node_id, session_epoch, last_seen_at)
-    SELECT b.node_id, b.session_epoch, compute_now() FROM bumped b ORDER BY b.node_id
-    ON CONFLICT (node_id) DO UPDATE
-    SET session_epoch = excluded.session_epoch, last_seen_at = excluded.last_seen_at
+    RETURNING a.slot, s.node_id, s.session_epoch, a.boot_id, a.journal, a.cursors, a.has_pending
 ),
 told AS (
     INSERT INTO outbox (kind, node_id, body)
@@ -73,17 +66,15 @@ changed AS (
         finished_at = CASE WHEN a.state >= 'succeeded' THEN compute_now() END,
         replays = c.replays + a.again::integer,
         replayed_at = CASE WHEN a.again THEN compute_now() ELSE c.replayed_at END
-    FROM unnest($13::text[], $14::uuid[], ($15::text[])::command_state[], $16::integer[], $17::boolean[])
+    FROM unnest($12::text[], $13::uuid[], ($14::text[])::command_state[], $15::integer[], $16::boolean[])
         a (node_id, id, state, attempt, again)
     WHERE c.node_id = a.node_id AND c.id = a.id
 )
 SELECT b.slot AS "slot!", b.session_epoch AS "session_epoch!", unix_millis(compute_now()) AS "server_time!",
-       coalesce(j.acked_seq, 0) AS "journal_acked!", coalesce(l.cursors, '{}') AS "cursors!",
-       coalesce(l.has_pending, false) AS "has_pending!"
+       coalesce(j.acked_seq, 0) AS "journal_acked!", coalesce(b.cursors, '{}') AS "cursors!",
+       coalesce(b.has_pending, false) AS "has_pending!"
 FROM bumped b
-JOIN asked a ON a.slot = b.slot
-LEFT JOIN lanes l ON l.node_id = b.node_id
 LEFT JOIN LATERAL (
-    SELECT j.acked_seq FROM node_journals j WHERE j.node_id = a.node_id AND j.journal_id = a.journal
+    SELECT j.acked_seq FROM node_journals j WHERE j.node_id = b.node_id AND j.journal_id = b.journal
 ) j ON true
 ORDER BY b.slot

@@ -1,4 +1,5 @@
--- Liveness and disconnects, fenced by the session's epoch. Liveness locks no session.
+-- Liveness and disconnects, fenced by the session's epoch. Liveness reads sessions and locks none:
+-- what a Hello makes of it a moment later is as true as what it was.
 -- $1 gateway; one element an entry in $2 node, $3 session epoch, $4 whether it is disconnected.
 WITH asked AS MATERIALIZED (
     SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.session_epoch, a.gone
@@ -20,10 +21,13 @@ seen AS MATERIALIZED (
     SELECT e.*, l.node_id IS NOT NULL AS alive
     FROM ended e
     LEFT JOIN LATERAL (
-        SELECT l.node_id
-        FROM node_liveness l
-        WHERE NOT e.gone AND l.node_id = e.node_id AND l.session_epoch = e.session_epoch
-        FOR NO KEY UPDATE
+        SELECT s.node_id
+        FROM node_sessions s
+        WHERE NOT e.gone AND s.node_id = e.node_id AND s.session_epoch = e.session_epoch AND s.gateway_id = $1
+        OFFSET 0
+    ) s ON true
+    LEFT JOIN LATERAL (
+        SELECT l.node_id FROM node_liveness l WHERE l.node_id = s.node_id FOR NO KEY UPDATE
     ) l ON true
 ),
 disconnected AS (
@@ -40,10 +44,10 @@ told AS (
 ),
 written AS (
     UPDATE node_liveness l
-    SET last_seen_at = compute_now()
+    SET session_epoch = e.session_epoch, last_seen_at = compute_now()
     FROM seen e
     WHERE l.node_id = e.node_id AND e.alive
 )
-SELECT e.matched OR e.alive AS "written!"
+SELECT (e.matched OR e.alive) AS "written!"
 FROM seen e
 ORDER BY e.slot

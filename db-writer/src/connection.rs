@@ -217,11 +217,12 @@ fn settings(queue: Queue, wait_for_disk: bool) -> String {
          SET enable_seqscan = off;
          SET enable_bitmapscan = off;
          SET enable_mergejoin = off;
+         SET enable_hashjoin = off;
          SET random_page_cost = 0.1;
          SET seq_page_cost = 0.1;
          SET cpu_tuple_cost = 1;
          SET cpu_index_tuple_cost = 1;
-         SET cpu_operator_cost = 1;
+         SET cpu_operator_cost = 0.1;
          {durability}"
     )
 }

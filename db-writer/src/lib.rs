@@ -19,4 +19,4 @@ mod turn;
 pub use jobs::QueueRunner;
 pub use schema::{MIGRATIONS, MigrationReport, SchemaError, migrate, newest_version, schema_version};
 pub use status::{QueueStatus, WriterStatus};
-pub use thread::{DbWriterConfig, DbWriterError, DbWriterHandle, StopHandle, spawn};
+pub use thread::{DbWriterConfig, DbWriterError, DbWriterHandle, StopHandle, check_url, spawn};

@@ -199,6 +199,14 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
     Ok(())
 }
 
+/// Says what is wrong with a URL of a database, without repeating it.
+pub fn check_url(url: &str) -> Result<(), String> {
+    url.parse::<PgConnectOptions>().map(drop).map_err(|error| match error {
+        sqlx::Error::Configuration(why) => why.to_string(),
+        other => other.to_string(),
+    })
+}
+
 fn connect_options(key: &'static str, url: &str) -> Result<PgConnectOptions, DbWriterError> {
     url.parse().map_err(|error: sqlx::Error| DbWriterError::Url { key, why: error.to_string() })
 }

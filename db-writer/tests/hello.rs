@@ -88,8 +88,10 @@ async fn a_hello_is_stored_with_all_that_it_says() {
     assert_eq!(text(&mut db.sql, row).await, "g1/1/1/boot/machine/0.1/node/1002/{b,a}/{2,3}");
     let outbox = "SELECT kind || node_id || (body ->> 'session_epoch') || (body ->> 'gateway') FROM outbox";
     assert_eq!(text(&mut db.sql, outbox).await, "node.connectedn11g1");
-    let alive = "SELECT session_epoch || (last_seen_at IS NOT NULL)::text FROM node_liveness";
-    assert_eq!(text(&mut db.sql, alive).await, "1true");
+    let lanes = [("\"} \\", 1), ("NULL", 2), ("{a,b}", 3)];
+    db.connect(&proof, "n1", &lanes).await;
+    let stored = texts(&mut db.sql, "SELECT unnest(lanes) FROM node_sessions").await;
+    assert_eq!(stored, lanes.map(|(name, _)| name.to_owned()));
 }
 
 #[tokio::test]

@@ -228,14 +228,12 @@ async fn write(
     answers: &mut [Answer],
 ) -> Result<Vec<HelloGrant>, JobError> {
     let text = |of: fn(&HelloRequest) -> &str| granted.iter().map(|entry| of(entry)).collect::<Vec<&str>>();
-    let (mut lane_nodes, mut lanes, mut capacities) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut lanes, mut capacities) = (Vec::new(), Vec::new());
     let mut changes = Changes::default();
     for (entry, answer) in granted.iter().zip(answers.iter()) {
-        for lane in &entry.hello.lanes {
-            lane_nodes.push(entry.identity.node.as_str());
-            lanes.push(lane.lane.as_str());
-            capacities.push(integer(lane.capacity.0));
-        }
+        lanes.push(array_literal(entry.hello.lanes.iter().map(|lane| lane.lane.as_str())));
+        let announced = entry.hello.lanes.iter().map(|lane| lane.capacity.to_string());
+        capacities.push(array_literal(announced));
         for change in &answer.changes {
             changes.nodes.push(entry.identity.node.as_str());
             changes.ids.push(change.id);
@@ -255,8 +253,7 @@ async fn write(
         &text(|entry| &entry.hello.role) as &[&str],
         &text(|entry| &entry.identity.certificate_serial) as &[&str],
         &text(|entry| entry.hello.journal.as_ref().map_or("", |journal| journal.as_str())) as &[&str],
-        &lane_nodes as &[&str],
-        &lanes as &[&str],
+        &lanes,
         &capacities,
         &changes.nodes as &[&str],
         &changes.ids,
@@ -289,4 +286,33 @@ async fn write(
             }
         })
         .collect())
+}
+
+/// Texts as PostgreSQL writes an array of them.
+fn array_literal<T: AsRef<str>>(texts: impl Iterator<Item = T>) -> String {
+    let mut literal = String::from("{");
+    for (place, text) in texts.enumerate() {
+        literal.push_str(if place == 0 { "\"" } else { ",\"" });
+        for character in text.as_ref().chars() {
+            if matches!(character, '"' | '\\') {
+                literal.push('\\');
+            }
+            literal.push(character);
+        }
+        literal.push('"');
+    }
+    literal.push('}');
+    literal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::array_literal;
+
+    #[test]
+    fn a_lane_name_can_not_break_out_of_its_literal() {
+        assert_eq!(array_literal([""; 0].iter()), "{}");
+        assert_eq!(array_literal(["a", "NULL", "b,}{"].iter()), r#"{"a","NULL","b,}{"}"#);
+        assert_eq!(array_literal(["\"\\"].iter()), r#"{"\"\\"}"#);
+    }
 }

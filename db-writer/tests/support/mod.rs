@@ -287,8 +287,8 @@ pub async fn dispatch(runner: &mut QueueRunner, proof: &LeaseProof, wants: Vec<L
 
 /// The settings of a gateway's connection, as far as they shape its plans.
 pub const PLANNING: &str = "SET jit = off; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
-     SET enable_bitmapscan = off; SET enable_mergejoin = off; SET random_page_cost = 0.1; SET seq_page_cost = 0.1; \
-     SET cpu_tuple_cost = 1; SET cpu_index_tuple_cost = 1; SET cpu_operator_cost = 1; SET max_parallel_workers_per_gather = 0";
+     SET enable_bitmapscan = off; SET enable_mergejoin = off; SET enable_hashjoin = off; SET random_page_cost = 0.1; SET seq_page_cost = 0.1; \
+     SET cpu_tuple_cost = 1; SET cpu_index_tuple_cost = 1; SET cpu_operator_cost = 0.1; SET max_parallel_workers_per_gather = 0";
 
 /// `EXECUTE` of a dispatch that was prepared as `pass`, for wants of one lane each.
 pub fn dispatch_arguments(proof: &LeaseProof, wants: &[LaneWant]) -> String {

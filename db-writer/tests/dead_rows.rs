@@ -1,0 +1,164 @@
+//! Dead rows: with a transaction that lets no vacuum clean up, what is read does not grow.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use gateway_core::command::CommandState;
+use gateway_core::ids::LaneSeq;
+use gateway_core::store::*;
+use sqlx::PgConnection;
+use support::*;
+
+const NODES: u32 = 50;
+const ROUNDS: usize = 40;
+const WARM_UP: usize = 6;
+
+/// Buffers that a statement reads when it is executed, after it was executed before.
+async fn buffers(sql: &mut PgConnection, statement: &str) -> u64 {
+    run(sql, "BEGIN").await;
+    let plan = texts(sql, &format!("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {statement}")).await;
+    run(sql, "ROLLBACK").await;
+    let line = plan.iter().find(|line| line.contains("Buffers:")).unwrap();
+    let number = |word: &str| -> u64 {
+        let rest = line.split(word).nth(1).unwrap_or("0");
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+    };
+    number("hit=") + number("read=")
+}
+
+#[derive(Debug)]
+struct Reading {
+    dispatch: u64,
+    poll: u64,
+    hello: u64,
+    enqueue: u64,
+}
+
+/// What each hot statement reads now, for the same work.
+async fn read_all(db: &mut Db, proof: &LeaseProof, wants: &[LaneWant]) -> Reading {
+    let mut sql = db.client("reader").await;
+    run(&mut sql, PLANNING).await;
+    for (name, query) in [
+        ("pass", DISPATCH),
+        ("sessions", include_str!("../queries/hello_sessions.sql")),
+        ("known", include_str!("../queries/hello_commands.sql")),
+        ("granting", include_str!("../queries/hello_write.sql")),
+    ] {
+        run(&mut sql, &format!("PREPARE {name} AS {query}")).await;
+    }
+    let pass = format!("EXECUTE pass({})", dispatch_arguments(proof, &wants[..1]));
+    let poll = format!("EXECUTE pass({})", dispatch_arguments(proof, &wants[1..]));
+    let hello = [
+        format!("EXECUTE sessions('g1', 'o1', {}, ARRAY['n1'], ARRAY['01'])", proof.epoch),
+        "EXECUTE known(ARRAY['n1'], '{}', '{}', '{}')".to_owned(),
+        format!(
+            "EXECUTE granting('g1', {}, ARRAY['n1'], ARRAY['b'], ARRAY['m'], ARRAY['v'], ARRAY['r'], ARRAY['01'], \
+             ARRAY[''], ARRAY['{{default}}'], ARRAY['{{9}}'], '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
+            proof.epoch
+        ),
+    ];
+    let enqueue = "SELECT enqueue_command('n1', 'work')".to_owned();
+    // One command waits on the first lane alone.
+    run(&mut db.sql, &enqueue).await;
+    for statement in [&pass, &poll, &hello[0], &hello[1], &hello[2], &enqueue] {
+        buffers(&mut sql, statement).await;
+    }
+    let mut hello_buffers = 0;
+    for statement in &hello {
+        hello_buffers += buffers(&mut sql, statement).await;
+    }
+    let reading = Reading {
+        dispatch: buffers(&mut sql, &pass).await,
+        poll: buffers(&mut sql, &poll).await,
+        hello: hello_buffers,
+        enqueue: buffers(&mut sql, &enqueue).await,
+    };
+    // It goes, so that both readings find the same.
+    let claims = dispatch(&mut db.runner(Queue::Dispatch), proof, wants[..1].to_vec()).await;
+    finish(db, claims).await;
+    reading
+}
+
+async fn finish(db: &mut Db, claims: Vec<Claim>) {
+    let mut updates = db.runner(Queue::Updates);
+    finish_with(&mut updates, claims).await;
+}
+
+async fn finish_with(updates: &mut gateway_db_writer::QueueRunner, claims: Vec<Claim>) {
+    for state in [CommandState::Accepted, CommandState::Running, CommandState::Succeeded] {
+        let entries =
+            claims.iter().map(|claim| update(claim.node.as_str(), claim.command.id, 1, state)).collect();
+        updated(updates.run(&Job::Updates { entries }).await);
+    }
+}
+
+async fn sessions(db: &mut Db, proof: &LeaseProof) -> Vec<LaneWant> {
+    let names: Vec<String> = (1..=NODES).map(|i| format!("n{i}")).collect();
+    let entries = names.iter().map(|name| hello(name, &[("default", 10)], &[])).collect();
+    let job = Job::Hellos { proof: proof.clone(), entries };
+    let grants = granted(db.runner(Queue::Hellos).run(&job).await);
+    names
+        .iter()
+        .zip(grants)
+        .map(|(name, grant)| LaneWant { cursor: grant.cursors[0], ..want(name, grant.epoch, "default", 10) })
+        .collect()
+}
+
+/// So many rounds of ten commands for each node, through their whole life.
+async fn live(db: &mut Db, proof: &LeaseProof, wants: &mut [LaneWant], rounds: usize) {
+    let (mut dispatcher, mut updates, mut lease) =
+        (db.runner(Queue::Dispatch), db.runner(Queue::Updates), db.runner(Queue::Lease));
+    let enqueue = format!(
+        "SELECT count(*) FROM enqueue_commands((SELECT array_agg('n' || i) FROM generate_series(1, {NODES}) i, \
+         generate_series(1, 10)), ARRAY['work'])"
+    );
+    for round in 0..rounds {
+        run(&mut db.sql, &enqueue).await;
+        let claims = dispatch(&mut dispatcher, proof, wants.to_vec()).await;
+        assert_eq!(claims.len(), 10 * NODES as usize);
+        for want in wants.iter_mut() {
+            let last = claims.iter().rfind(|claim| claim.node == want.node).unwrap();
+            want.cursor = LaneSeq(last.command.seq.0);
+        }
+        finish_with(&mut updates, claims).await;
+        if round % 4 == 0 {
+            lease.run(&renew(proof)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn twenty_thousand_commands_later_the_same_work_reads_the_same() {
+    let mut db = database().await;
+    db.nodes(NODES).await;
+    let proof = db.lease().await;
+    run(&mut db.sql, "UPDATE leases SET expires_at = 'infinity'").await;
+    let mut wants = sessions(&mut db, &proof).await;
+    // The indexes get the height that they will have.
+    live(&mut db, &proof, &mut wants, ROUNDS).await;
+    run(&mut db.sql, "VACUUM ANALYZE").await;
+    let mut pin = db.client("pin").await;
+    run(&mut pin, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM nodes").await;
+    // What the last pass of a lane left is always there: as many dead rows as the lane has credit.
+    let mut wants = sessions(&mut db, &proof).await;
+    live(&mut db, &proof, &mut wants, WARM_UP).await;
+    let mut wants = sessions(&mut db, &proof).await;
+    let before = read_all(&mut db, &proof, &wants).await;
+    live(&mut db, &proof, &mut wants, ROUNDS).await;
+    let mut wants = sessions(&mut db, &proof).await;
+    let after = read_all(&mut db, &proof, &wants).await;
+    eprintln!("before {before:?}\nafter  {after:?}");
+    let commands = i64::from(NODES) * 10 * (2 * ROUNDS + WARM_UP) as i64 + 2;
+    assert_eq!(number(&mut db.sql, "SELECT count(*) FROM commands").await, commands);
+    for (what, before, after) in [
+        ("dispatch", before.dispatch, after.dispatch),
+        ("poll", before.poll, after.poll),
+        ("hello", before.hello, after.hello),
+        ("enqueue", before.enqueue, after.enqueue),
+    ] {
+        assert!(after * 10 <= before * 11, "{what} reads {after} buffers after, {before} before");
+    }
+    wants.clear();
+    run(&mut pin, "COMMIT").await;
+}
