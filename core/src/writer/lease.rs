@@ -30,6 +30,8 @@ pub(super) enum LeaseState {
     /// Not ours, but a renewal from before the fence is still in flight.
     Fenced,
     Releasing,
+    /// A release failed, or nobody knows: not relied on any more, and still to be given back.
+    Parting,
     /// Given back, for good.
     Released,
 }
@@ -64,13 +66,14 @@ pub(super) enum LeaseChange {
 
 impl LeaseState {
     #[cfg(test)]
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Unheld,
         Self::Acquiring,
         Self::Held,
         Self::Renewing,
         Self::Fenced,
         Self::Releasing,
+        Self::Parting,
         Self::Released,
     ];
 
@@ -101,7 +104,8 @@ impl LeaseState {
             (Self::Releasing, E::Good | E::GoodTooLate | E::HeldByOther | E::Released) => {
                 (Self::Released, Nothing)
             }
-            (Self::Releasing, E::NotCommitted) => (Self::Held, Nothing),
+            (Self::Releasing, E::NotCommitted) => (Self::Parting, Nothing),
+            (Self::Parting, E::ReleaseTaken) => (Self::Releasing, Nothing),
 
             (state, _) => (state, Nothing),
         }
@@ -216,7 +220,7 @@ impl Lease {
     pub(super) fn poll_wish(&mut self, aim: LeaseAim, now: Moment) -> Option<LeaseWish> {
         let due = now >= self.next_attempt;
         match (self.state, aim) {
-            (LeaseState::Held, LeaseAim::Release) if self.backoff.is_ready(now) => {
+            (LeaseState::Held | LeaseState::Parting, LeaseAim::Release) if self.backoff.is_ready(now) => {
                 self.step(LeaseEvent::ReleaseTaken);
                 Some(LeaseWish::Release(self.epoch))
             }
@@ -261,6 +265,7 @@ impl Lease {
         match (self.state, aim) {
             (LeaseState::Unheld, LeaseAim::Hold) => Some(self.next_attempt),
             (LeaseState::Held, LeaseAim::Release) => Some(self.backoff.ready_at().min(overdue)),
+            (LeaseState::Parting, _) => Some(self.backoff.ready_at()),
             (LeaseState::Held, _) => Some(self.next_attempt.min(overdue)),
             (LeaseState::Renewing, _) => Some(overdue),
             _ => None,
