@@ -178,12 +178,10 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
         Some(url) => connect_options("database.listen_url", url)?,
         None => options.clone(),
     };
-    if !wait_for_schema(&options, &stop, &config.status).await? {
-        return Ok(());
-    }
+    let may_serve = wait_for_schema(&options, &stop, &config.status).await?;
     let clock = Clock::new(config.started);
     let gateway = config.writer.gateway.clone();
-    let turns = Loop {
+    let mut turns = Loop {
         writer: Writer::new(config.writer, clock.now()),
         clock,
         inbox: config.inbox,
@@ -195,6 +193,10 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
         log: LogLines::new(gateway),
         shards_gone: false,
     };
+    if !may_serve {
+        // The shards run and must be told; there is nothing to write.
+        turns.writer.handle_stop(clock.now());
+    }
     turns.run().await;
     Ok(())
 }

@@ -14,11 +14,17 @@ pub(super) const LOCAL_DATABASE: &str = "postgres:///gateway?host=/run/postgresq
 pub struct DatabaseUrl(String);
 
 impl DatabaseUrl {
-    /// Takes a URL after a look at its scheme. The error is a sentence without the URL.
+    /// Takes a URL that the driver can read. The error is a sentence without the URL.
     pub fn new(url: &str) -> Result<Self, String> {
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
             return Err("is no PostgreSQL URL: it must begin with postgres:// or postgresql://".to_owned());
         }
+        gateway_db_writer::check_url(url).map_err(|why| {
+            format!(
+                "is no URL that can be used: {why}; write postgres://USER@HOST:PORT/DATABASE, or for a unix socket \
+                 postgres:///DATABASE?host=/FOLDER&user=USER, with %-escapes for signs within"
+            )
+        })?;
         Ok(Self(url.to_owned()))
     }
 
@@ -43,7 +49,7 @@ impl DatabaseUrl {
     fn shown(&self) -> String {
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
-        // A password may hold a slash that was not escaped: all before the last @ is user and password.
+        // As the driver reads it: all before the last @ is user and password.
         let (user, place) = rest.rsplit_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
         let mut shown = format!("{scheme}://");
         if let Some(user) = user {
@@ -57,16 +63,7 @@ impl DatabaseUrl {
             }
             shown.push('@');
         }
-        // What stands where a port should and is none may be a password with a sign that was not escaped.
-        match place.split_once(':') {
-            Some((host, rest))
-                if !rest.split('/').next().unwrap_or("").bytes().all(|byte| byte.is_ascii_digit()) =>
-            {
-                shown.push_str(host);
-                shown.push_str(":***");
-            }
-            _ => shown.push_str(place),
-        }
+        shown.push_str(place);
         if let Some(query) = query {
             let parts: Vec<String> = query
                 .split('&')
@@ -102,14 +99,13 @@ mod tests {
     fn a_password_is_never_shown() {
         for (url, shown) in [
             ("postgres://u:secret@h:5432/d", "postgres://u:***@h:5432/d"),
-            ("postgres://u:se/c@ret@h/d?sslmode=require", "postgres://u:***@h/d?sslmode=require"),
-            ("postgres://u:se?cret@h/d", "postgres://u:***?cret@h/d"),
+            ("postgres://u:se@cret@h/d?sslmode=disable", "postgres://u:***@h/d?sslmode=disable"),
             ("postgresql://h/d?user=u&password=secret", "postgresql://h/d?user=u&password=***"),
         ] {
             let url = DatabaseUrl::new(url).expect("a URL");
             assert_eq!(url.to_string(), shown);
             assert!(url.holds_password());
-            assert!(!format!("{url:?}").contains("secret"));
+            assert!(!format!("{url:?}").contains("cret"));
         }
     }
 
@@ -121,5 +117,9 @@ mod tests {
             assert_eq!(url.to_string(), url.reveal());
         }
         assert!(DatabaseUrl::new("mysql://h/d").is_err());
+        let error =
+            DatabaseUrl::new("postgres://u:hunter2@/d?host=/run").expect_err("the driver can't read it");
+        assert!(error.contains("postgres:///DATABASE?host="), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
     }
 }

@@ -19,11 +19,12 @@ use crate::error::GatewayError;
 /// Longer than any life of a process.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Serves until a signal or a fault ends it.
+/// Serves until a signal or a fault ends it. A process alone may call it: it takes the signals.
 pub fn run(config: &Config) -> Result<(), GatewayError> {
     let mut gateway = Gateway::start(config)?;
     signals::listen(gateway.sender())?;
-    let (_until_the_end, ended) = crossbeam_channel::bounded(0);
+    let (feeding, ended) = crossbeam_channel::bounded(0);
+    let mut feeding = Some(feeding);
     let bells = gateway.bells();
     watchdog::start(gateway.readings(), bells, ended)?;
     let mut is_ready = false;
@@ -35,6 +36,10 @@ pub fn run(config: &Config) -> Result<(), GatewayError> {
             Err(RecvTimeoutError::Timeout) => return Err(too_slow(config)),
             Err(RecvTimeoutError::Disconnected) => unreachable!("a running gateway holds a sender"),
         };
+        // The watchdog holds the shards' bells: they would not learn that the writer is gone.
+        if matches!(event, Event::Phase(Phase::Stopping | Phase::Stopped) | Event::Ended { .. }) {
+            drop(feeding.take());
+        }
         match &event {
             Event::Phase(phase) => tell_phase(*phase, &gateway, &mut is_ready),
             Event::Signal(SIGHUP) => {
@@ -46,6 +51,7 @@ pub fn run(config: &Config) -> Result<(), GatewayError> {
                 if !gateway.is_stopping() {
                     tracing::info!(signal, "asked to stop; a second signal ends the process at once");
                     watchdog::notify(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
+                    drop(feeding.take());
                     gateway.stop();
                     deadline = Instant::now() + config.gateway.stop_timeout.0;
                 }

@@ -440,12 +440,13 @@ impl RunningGateway {
             Event::Phase(Phase::Stopping) => self.supervision.handle_stop_asked(),
             Event::Phase(_) | Event::Signal(_) => {}
             Event::Ended { thread, outcome } => {
+                // Else the shards would not learn that the writer is gone.
+                self.bells.clear();
                 match self.supervision.handle_ended(&thread, outcome) {
                     Meaning::GoOn => {}
                     Meaning::AllEnded => return Ok(true),
                     Meaning::Fault(sentence) => {
                         self.control.stop();
-                        self.bells.clear();
                         return Err(GatewayError::ThreadEnded(sentence));
                     }
                 }
