@@ -366,6 +366,24 @@ fn a_dispatch_that_finds_the_lease_gone_fences_at_once() {
 }
 
 #[test]
+fn a_routing_job_from_before_the_fence_can_not_end_the_new_lease() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 4)]);
+    desk.poke("a");
+    desk.pass();
+    desk.post(ToWriter::Hello(Box::new(hello("b", 2, &[]))));
+    assert_eq!(desk.queues(), [Queue::Hellos, Queue::Feed]);
+    desk.at(10_000);
+    assert!(desk.queues().contains(&Queue::Lease));
+    desk.outcome(held(2));
+    assert_eq!(desk.writer.phase(), Phase::Serving);
+    desk.outcome(Outcome::Dispatch(Ok(Routed::LeaseLost)));
+    desk.outcome(Outcome::Hellos(Ok(Routed::LeaseLost)));
+    assert_eq!((desk.writer.phase(), desk.writer.counts().fences), (Phase::Serving, 1));
+    assert!(desk.bytes_are_balanced());
+}
+
+#[test]
 fn what_slips_in_while_no_lease_is_held_is_closed_and_its_bytes_released() {
     let mut desk = Desk::new();
     desk.post(ToWriter::Hello(Box::new(hello("a", 1, &[]))));

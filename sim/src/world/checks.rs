@@ -1,0 +1,71 @@
+//! What must hold in a world after every step, and at its end.
+
+use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq};
+
+use super::World;
+
+impl World {
+    pub(super) fn check_leases(&mut self) {
+        for gateway in ["ga", "gb"] {
+            let holders = self.processes.iter().filter(|process| {
+                process.gateway.as_str() == gateway
+                    && process.writer.as_ref().is_some_and(|writer| writer.lease_epoch().is_some())
+            });
+            assert!(holders.count() <= 1, "two processes believe that they hold {gateway}");
+        }
+    }
+
+    pub(super) fn check_order(
+        &mut self,
+        node: usize,
+        id: CommandId,
+        attempt: Attempt,
+        lane: &LaneName,
+        seq: LaneSeq,
+    ) {
+        let row = self.store.commands().get(&id).expect("a command that was enqueued");
+        if attempt != Attempt(1) || !self.seen.insert(id) || row.deferred {
+            return;
+        }
+        let last = self.first_seen.entry((node, lane.clone())).or_default();
+        assert!(seq > *last, "seq {seq} reached node {node} after {last} on {lane}");
+        *last = seq;
+    }
+
+    pub(super) fn check_acks(&mut self, node: usize) {
+        for (id, state) in std::mem::take(&mut self.nodes[node].acked) {
+            let stored = self.store.commands().get(&id).map(|row| row.state);
+            assert!(!state.is_terminal() || stored == Some(state), "{id} was acked {state}, is {stored:?}");
+        }
+    }
+
+    pub(super) fn all_has_ended(&self) -> bool {
+        self.store.commands().len() == self.plan.commands
+            && self.store.commands().values().all(|row| row.state.is_terminal())
+            && self.nodes.iter().all(|node| node.is_live() && node.is_idle())
+            && self.processes.iter().all(|process| process.posted_bytes == process.released_bytes)
+    }
+
+    pub(super) fn what_is_left(&self) -> String {
+        let rows = self.store.commands().values().filter(|row| !row.state.is_terminal());
+        let rows: Vec<String> =
+            rows.map(|row| format!("{} {} {} {}", row.node, row.lane, row.seq, row.state)).collect();
+        let nodes: Vec<String> = self
+            .nodes
+            .iter()
+            .filter(|node| !node.is_live() || !node.is_idle())
+            .map(|node| format!("{node:?}"))
+            .collect();
+        let bytes: Vec<String> = self
+            .processes
+            .iter()
+            .map(|process| format!("{} posted, {} released", process.posted_bytes, process.released_bytes))
+            .collect();
+        let sessions = self.store.sessions();
+        let lanes: Vec<_> = self.nodes.iter().map(|node| (node.epoch(), &node.lanes)).collect();
+        format!(
+            "commands {rows:#?}, sessions {sessions:?}, lanes {lanes:?}, nodes {nodes:#?}, bytes {bytes:?}, story {:?}",
+            self.story
+        )
+    }
+}

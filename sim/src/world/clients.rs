@@ -1,0 +1,182 @@
+//! Clients, faults and the sweep: what happens to a world from outside.
+//!
+//! Owns the plan of a history and what each of its events does. Faults act only while the world is
+//! disturbed; after that everything must come to its end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use gateway_core::frame::LaneCapacity;
+use gateway_core::ids::{CommandId, Credits, LaneName, NodeId};
+use gateway_core::time::Moment;
+use gateway_core::writer::Writer;
+use uuid::Uuid;
+
+use super::{Event, Wire, World};
+use crate::node::SimNode;
+use crate::store::NewCommand;
+
+impl World {
+    pub(super) fn add_node(&mut self, number: usize) {
+        let id = NodeId::new(&format!("spiffe://sim/node/{number}")).expect("a node id");
+        let lanes = (0..self.chance.within(1..3))
+            .map(|lane| LaneCapacity {
+                lane: LaneName::new(&format!("lane-{lane}")).expect("a lane name"),
+                capacity: Credits(self.chance.within(1..4) as u32),
+            })
+            .collect();
+        self.store.register_node(id.clone());
+        let poisons = self.chance.percent(20);
+        self.nodes.push(SimNode::new(id, lanes, poisons));
+        self.at(Duration::from_millis(1), Event::NodeTime { node: number });
+    }
+
+    pub(super) fn plan_clients(&mut self) {
+        for number in 0..self.plan.commands as u64 {
+            let at = self.some_time();
+            self.at(at, Event::Enqueue { number });
+        }
+    }
+
+    pub(super) fn plan_faults(&mut self) {
+        let processes = self.processes.len() as u64;
+        for _ in 0..self.chance.within(0..12) {
+            let at = self.some_time();
+            let process = self.chance.within(0..processes) as usize;
+            let node = self.chance.within(0..self.nodes.len() as u64) as usize;
+            let event = match self.chance.within(0..12) {
+                0 => Event::Crash { process },
+                1 => Event::Stop { process },
+                2 => Event::DatabaseAway { process, millis: self.chance.within(50..4_000) },
+                3 | 4 => Event::LeaseAway { process, millis: self.chance.within(500..6_000) },
+                5 | 6 => Event::Capacity { node },
+                7 | 8 => Event::Drop { node, seen_by_gateway: false },
+                _ => Event::Drop { node, seen_by_gateway: true },
+            };
+            self.at(at, event);
+        }
+    }
+
+    pub(super) fn some_time(&mut self) -> Duration {
+        Duration::from_millis(self.chance.within(100..self.plan.disturbed_for.as_millis() as u64))
+    }
+
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.now < Moment::default() + self.plan.disturbed_for
+    }
+
+    /// Clients and faults.
+    pub(super) fn act(&mut self, event: Event) {
+        match event {
+            Event::Enqueue { number } => self.enqueue(number),
+            Event::Cancel { id } => {
+                self.store.cancel(id);
+                let node = self.store.commands().get(&id).and_then(|row| self.number_of(&row.node));
+                if let Some(node) = node.filter(|_| self.chance.percent(50)) {
+                    self.at(Duration::from_millis(1), Event::Poke { node });
+                }
+            }
+            Event::Poke { node } => {
+                let id = self.nodes[node].id.clone();
+                let owner = self.store.sessions().get(&id).and_then(|row| row.gateway.clone());
+                for process in 0..self.processes.len() {
+                    if Some(&self.processes[process].gateway) == owner.as_ref() {
+                        self.with_writer(process, |writer, now| writer.handle_poke(Some(&id), now));
+                    }
+                }
+            }
+            Event::Crash { process } => self.crash(process),
+            Event::Start { process } => self.start(process),
+            Event::Stop { process } => self.with_writer(process, Writer::handle_stop),
+            Event::DatabaseAway { process, millis } => {
+                self.processes[process].database_away_until = self.now + Duration::from_millis(millis);
+            }
+            Event::LeaseAway { process, millis } => {
+                self.processes[process].lease_away_until = self.now + Duration::from_millis(millis);
+            }
+            Event::Drop { node, seen_by_gateway } => self.drop_link(node, seen_by_gateway),
+            Event::Capacity { node } => {
+                let lane = self.chance.within(0..self.nodes[node].lanes.len() as u64) as usize;
+                let capacity = Credits(self.chance.within(1..5) as u32);
+                self.nodes[node].handle_capacity(lane, capacity);
+                self.pump_node(node);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, number: u64) {
+        let node = self.chance.within(0..self.nodes.len() as u64) as usize;
+        let lane = self.chance.pick(&self.nodes[node].lane_names()).clone();
+        let now = self.clock();
+        let mut soon = |percent: u64, least: u64| {
+            let wait = Duration::from_millis(self.chance.within(least..4_000));
+            self.chance.percent(percent).then(|| now.plus(wait))
+        };
+        let (not_before, not_after) = (soon(20, 1), soon(15, 500));
+        let id = CommandId(Uuid::from_u128(u128::from(number) + 1));
+        let command = NewCommand {
+            id,
+            node: self.nodes[node].id.clone(),
+            lane,
+            kind: "echo".into(),
+            payload: Bytes::from_static(b"payload"),
+            not_before,
+            not_after: not_after.filter(|end| not_before.is_none_or(|due| due < *end)),
+            max_attempts: 3,
+        };
+        self.store.enqueue(command, now);
+        if self.chance.percent(70) {
+            let wait = Duration::from_micros(self.chance.within(100..3_000));
+            self.at(wait, Event::Poke { node });
+        }
+        if self.chance.percent(15) {
+            let wait = Duration::from_millis(self.chance.within(1..3_000));
+            self.at(wait, Event::Cancel { id });
+        }
+    }
+
+    pub(super) fn start(&mut self, process: usize) {
+        if self.processes[process].writer.is_none() {
+            self.processes[process].start(self.now);
+            self.pump_writer(process);
+        }
+    }
+
+    pub(super) fn crash(&mut self, process: usize) {
+        if self.processes[process].writer.is_none() {
+            return;
+        }
+        self.story.crashes += 1;
+        let flights = std::mem::take(&mut self.processes[process].flights);
+        for flight in flights.into_values().filter(|flight| flight.outcome.is_none()) {
+            if self.chance.percent(50) {
+                let wait = Duration::from_millis(self.chance.within(1..1_500));
+                self.at(wait, Event::Straggler { flight: Box::new(flight) });
+            }
+        }
+        self.end_process(process);
+        let wait = Duration::from_millis(self.chance.within(100..3_000));
+        self.at(wait, Event::Start { process });
+    }
+
+    /// Takes over what a writer counted, before it is gone.
+    pub(super) fn count(&mut self, process: usize) {
+        if let Some(writer) = &self.processes[process].writer {
+            let counts = writer.counts();
+            self.story.fences += counts.fences;
+            self.story.superseded += counts.sessions_superseded;
+            self.story.rejected += counts.updates_not_stored;
+            self.story.conflicts += counts.update_conflicts;
+        }
+    }
+
+    pub(super) fn end_process(&mut self, process: usize) {
+        self.count(process);
+        let links: Vec<u64> = self.processes[process].sessions.values().map(|open| open.link).collect();
+        self.processes[process].end();
+        for link in links {
+            self.along(Wire::Down(link), Event::DownEnds { link });
+        }
+    }
+}
