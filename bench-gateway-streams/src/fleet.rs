@@ -144,15 +144,11 @@ impl Observer for FleetCounts {
 #[derive(Debug)]
 pub(crate) struct FleetPlan {
     pub(crate) address: SocketAddr,
-    pub(crate) sessions: usize,
+    /// The nodes, by the names in their certificates.
+    pub(crate) names: Vec<String>,
     pub(crate) per_second: f64,
     pub(crate) behaviour: Behaviour,
     pub(crate) log: Arc<ExecutionLog>,
-}
-
-/// Short names of a fleet's nodes.
-pub(crate) fn node_names(sessions: usize) -> Vec<String> {
-    (0..sessions).map(|index| format!("node-{index:05}")).collect()
 }
 
 /// Running nodes.
@@ -166,10 +162,10 @@ impl Fleet {
     /// Opens them and waits until every one has its `Welcome`.
     pub(crate) async fn open(plan: FleetPlan, pki: &Pki, tracker: Arc<Tracker>) -> anyhow::Result<Self> {
         let counts = Arc::new(FleetCounts::new(tracker));
-        let names = node_names(plan.sessions);
+        let names = &plan.names;
         let identities = pki.nodes(names.iter().map(String::as_str))?;
         let mut fleet = Self { nodes: Vec::with_capacity(names.len()), counts };
-        let mut step = Step::new("opening sessions", plan.sessions as u64);
+        let mut step = Step::new("opening sessions", names.len() as u64);
         let started = Instant::now();
         for (name, identity) in names.iter().zip(&identities) {
             let due = Duration::from_secs_f64(fleet.nodes.len() as f64 / plan.per_second);
@@ -188,7 +184,7 @@ impl Fleet {
         }
         fleet.await_all(&mut step).await?;
         let seconds = started.elapsed().as_secs_f64();
-        step.done(&format!("{} in {seconds:.1} s", plan.sessions));
+        step.done(&format!("{} in {seconds:.1} s", names.len()));
         Ok(fleet)
     }
 

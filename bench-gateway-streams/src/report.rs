@@ -52,6 +52,8 @@ pub(crate) struct LoadShare {
     pub(crate) enqueuer_lag_ms_p99: f64,
     /// How late the nodes' runtime was.
     pub(crate) nodes_lag_ms_p99: f64,
+    /// Of this process: nodes, enqueuer and all.
+    pub(crate) rss_bytes: u64,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -208,8 +210,11 @@ impl Report {
         lines.push(row(
             "load generator",
             &format!(
-                "{:.1} % of a core; late by p99 {:.3} ms (enqueuer), {:.3} ms (nodes)",
-                load.cpu_percent, load.enqueuer_lag_ms_p99, load.nodes_lag_ms_p99
+                "{:.1} % of a core, {:.1} MiB; late by p99 {:.3} ms (enqueuer), {:.3} ms (nodes)",
+                load.cpu_percent,
+                load.rss_bytes as f64 / f64::from(1 << 20),
+                load.enqueuer_lag_ms_p99,
+                load.nodes_lag_ms_p99
             ),
         ));
         let database = &self.database;

@@ -20,7 +20,6 @@ use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
 use crate::arguments::GatewayArguments;
-use crate::fleet::node_names;
 use crate::progress::say;
 
 const DATABASE: &str = "gateway";
@@ -47,6 +46,7 @@ pub(crate) struct World {
     pki: Pki,
     database_url: String,
     log: Arc<ExecutionLog>,
+    node_names: Vec<String>,
     dir: PathBuf,
     _folder: Option<TempDir>,
 }
@@ -79,10 +79,14 @@ impl World {
                 let pki = Pki::open(folder_of_pki)?;
                 let mut connection =
                     PgConnection::connect(url).await.context("the database of --database-url")?;
-                make_nodes_known(&mut connection, &pki, plan.sessions).await?;
+                // Names of this run's own: two nodes of one name would end each other's sessions.
+                let run = uuid::Uuid::new_v4().simple().to_string();
+                let node_names =
+                    names_of(&format!("bench-{}", run.get(..8).unwrap_or_default()), plan.sessions);
+                make_nodes_known(&mut connection, &pki, &node_names).await?;
                 let gateway = Gateway::Running { address, pid: plan.gateway.gateway_pid };
                 let database_url = url.clone();
-                Ok(Self { gateway, cluster: None, pki, database_url, log, dir, _folder: folder })
+                Ok(Self { gateway, cluster: None, pki, database_url, log, node_names, dir, _folder: folder })
             }
             _ => Self::build_own(&plan, dir, folder, log).await,
         }
@@ -113,19 +117,31 @@ impl World {
         options.id = "bench-gateway".to_owned();
         options.listen = plan.listen.to_string();
         options.shards = plan.gateway.shards;
+        options.orphan_folder = folder.as_ref().map(|folder| folder.path().to_owned());
         options.extra = gateway_toml(plan)?;
         say("migrating the database and starting the gateway …");
         options.migrate().await?;
         let mut connection = cluster.connect(DATABASE).await?;
-        make_nodes_known(&mut connection, &pki, plan.sessions).await?;
+        let node_names = names_of("node", plan.sessions);
+        make_nodes_known(&mut connection, &pki, &node_names).await?;
         let gateway = GatewayProcess::start(options).await?;
         say(&format!("the gateway (process {}) listens on {}", gateway.pid(), gateway.address()));
         let gateway = Gateway::Own(Box::new(gateway));
-        Ok(Self { gateway, cluster: Some(cluster), pki, database_url, log, dir, _folder: folder })
+        Ok(Self { gateway, cluster: Some(cluster), pki, database_url, log, node_names, dir, _folder: folder })
     }
 
     pub(crate) fn pki(&self) -> &Pki {
         &self.pki
+    }
+
+    /// The run's nodes, by the names in their certificates.
+    pub(crate) fn node_names(&self) -> &[String] {
+        &self.node_names
+    }
+
+    /// Their node ids, in the same order.
+    pub(crate) fn node_ids(&self) -> Arc<[String]> {
+        self.node_names.iter().map(|name| self.pki.node_id(name)).collect()
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -221,8 +237,12 @@ fn gateway_binary(asked: Option<&Path>) -> anyhow::Result<PathBuf> {
     Ok(binary)
 }
 
-async fn make_nodes_known(connection: &mut PgConnection, pki: &Pki, sessions: usize) -> anyhow::Result<()> {
-    let ids: Vec<String> = node_names(sessions).iter().map(|name| pki.node_id(name)).collect();
+fn names_of(prefix: &str, sessions: usize) -> Vec<String> {
+    (0..sessions).map(|index| format!("{prefix}-{index:05}")).collect()
+}
+
+async fn make_nodes_known(connection: &mut PgConnection, pki: &Pki, names: &[String]) -> anyhow::Result<()> {
+    let ids: Vec<String> = names.iter().map(|name| pki.node_id(name)).collect();
     register_nodes(connection, &ids).await.context("registering the nodes")
 }
 

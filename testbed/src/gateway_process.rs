@@ -59,6 +59,8 @@ pub struct GatewayOptions {
     pub extra: String,
     pub environment: Vec<(String, String)>,
     pub ready_timeout: Duration,
+    /// A temporary folder of the caller's, removed after the gateway should the caller be killed.
+    pub orphan_folder: Option<PathBuf>,
 }
 
 impl GatewayOptions {
@@ -76,6 +78,7 @@ impl GatewayOptions {
             extra: String::new(),
             environment: Vec::new(),
             ready_timeout: Duration::from_secs(60),
+            orphan_folder: None,
         }
     }
 
@@ -207,7 +210,8 @@ impl GatewayProcess {
             .envs(options.environment.iter().map(|(key, value)| (key, value)))
             .stdout(Stdio::from(log))
             .stderr(Stdio::from(also_log));
-        let process = Guarded::spawn(&mut command, "KILL", None).map_err(io_error("starting the gateway"))?;
+        let process = Guarded::spawn(&mut command, "KILL", options.orphan_folder.as_deref())
+            .map_err(io_error("starting the gateway"))?;
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut gateway = Self { options, process, notify, _notify_folder: notify_folder, address: nowhere };
         gateway.await_ready().await?;

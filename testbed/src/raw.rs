@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use gateway_proto::framing::encode;
 use gateway_proto::v1::{GatewayFrame, NodeFrame, node_frame::Frame};
-use http::HeaderMap;
+use http::{HeaderMap, Request};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -108,6 +108,25 @@ impl RawConnection {
         };
         let end = tokio::time::timeout(within, reading).await.ok();
         (received, end)
+    }
+
+    /// Sends a request without a body, whatever it asks for; gives the answer's HTTP status and
+    /// headers.
+    pub async fn request(self, request: Request<()>) -> Result<(u16, HeaderMap), End> {
+        let started = h2::client::handshake(self.stream).await;
+        let (mut requests, connection) = started.map_err(|error| End::from_h2("starting HTTP/2", &error))?;
+        let sent = requests.send_request(request, true);
+        let (response, _) = sent.map_err(|error| End::from_h2("opening the stream", &error))?;
+        tokio::select! {
+            answer = response => {
+                let (head, _) = answer.map_err(|error| End::from_h2("the stream", &error))?.into_parts();
+                Ok((head.status.as_u16(), head.headers))
+            }
+            ended = connection => Err(match ended {
+                Ok(()) => End::of(EndKind::Transport, "the gateway closed the connection"),
+                Err(error) => End::from_h2("the connection", &error),
+            }),
+        }
     }
 
     /// Turns it into a well-formed call.

@@ -20,7 +20,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::arguments::{DemoArguments, GatewayArguments};
 use crate::enqueuer::{EnqueuePlan, Enqueuer};
-use crate::fleet::{Fleet, FleetPlan, node_names};
+use crate::fleet::{Fleet, FleetPlan};
 use crate::interrupt::{interrupted, unless_interrupted};
 use crate::progress::{print, say};
 use crate::tracker::Tracker;
@@ -84,7 +84,7 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
     let tracker = Arc::new(Tracker::default());
     let plan = FleetPlan {
         address: world.address(),
-        sessions: arguments.sessions,
+        names: world.node_names().to_vec(),
         per_second: 200.0,
         behaviour: Behaviour {
             execution: Execution::After(Duration::from_millis(20)),
@@ -94,11 +94,9 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
         log: Arc::clone(world.log()),
     };
     let fleet = Box::pin(Fleet::open(plan, world.pki(), Arc::clone(&tracker))).await?;
-    let node_ids: Vec<String> =
-        node_names(arguments.sessions).iter().map(|name| world.pki().node_id(name)).collect();
     let enqueue = EnqueuePlan {
         database_url: world.database_url().to_owned(),
-        node_ids: node_ids.into(),
+        node_ids: world.node_ids(),
         per_second,
         duration: Some(arguments.duration),
         kind: "demo".to_owned(),

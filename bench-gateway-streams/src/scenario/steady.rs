@@ -13,7 +13,7 @@ use gateway_testbed::process::{Usage, usage};
 
 use crate::arguments::{SteadyArguments, SteadyPlan};
 use crate::enqueuer::{EnqueuePlan, Enqueuer};
-use crate::fleet::{Fleet, FleetPlan, node_names};
+use crate::fleet::{Fleet, FleetPlan};
 use crate::floor::{self, FloorPlan};
 use crate::host;
 use crate::latency::Percentiles;
@@ -54,7 +54,7 @@ pub(crate) async fn run(arguments: Box<SteadyArguments>) -> anyhow::Result<bool>
     let tracker = Arc::new(Tracker::default());
     let fleet = FleetPlan {
         address: world.address(),
-        sessions: plan.sessions,
+        names: world.node_names().to_vec(),
         per_second: plan.connect_rate,
         behaviour: Behaviour::default(),
         log: Arc::clone(world.log()),
@@ -112,11 +112,9 @@ async fn measure(
     fleet: &Fleet,
     tracker: &Arc<Tracker>,
 ) -> anyhow::Result<Measured> {
-    let node_ids: Vec<String> =
-        node_names(plan.sessions).iter().map(|name| world.pki().node_id(name)).collect();
     let enqueue = EnqueuePlan {
         database_url: world.database_url().to_owned(),
-        node_ids: node_ids.into(),
+        node_ids: world.node_ids(),
         per_second: plan.commands_per_second,
         duration: Some(plan.duration),
         kind: "bench".to_owned(),
@@ -214,6 +212,7 @@ fn figures(plan: &SteadyPlan, fleet: &Fleet, tracker: &Tracker, measured: &Measu
             lag_ms_p99: enqueuer_lag.max(nodes_lag),
             enqueuer_lag_ms_p99: enqueuer_lag,
             nodes_lag_ms_p99: nodes_lag,
+            rss_bytes: usage(std::process::id()).map_or(0, |mine| mine.rss_bytes),
         },
         commands_per_second: plan.commands_per_second,
         heartbeat_s: plan.heartbeat.as_secs_f64(),

@@ -25,6 +25,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::alert::{AlertWatch, SeenAlert};
 use super::end::{End, EndKind};
 
 /// Longest message that a node takes.
@@ -75,7 +76,8 @@ pub enum Arrival {
 
 /// One call.
 pub struct Call {
-    connection: Connection<TlsStream<TcpStream>, Bytes>,
+    connection: Connection<AlertWatch, Bytes>,
+    alert: SeenAlert,
     connection_end: Option<End>,
     send: SendStream<Bytes>,
     outbox: VecDeque<Bytes>,
@@ -103,6 +105,7 @@ impl Call {
     /// Starts HTTP/2 on `tls` and opens the call at `path`; `headers` are sent besides gRPC's own
     /// and win over them.
     pub async fn open(tls: TlsStream<TcpStream>, path: &str, headers: HeaderMap) -> Result<Self, End> {
+        let (tls, alert) = AlertWatch::new(tls);
         let (mut requests, connection) = h2::client::Builder::new()
             .initial_window_size(64 << 10)
             .initial_connection_window_size(64 << 10)
@@ -112,7 +115,7 @@ impl Call {
             .max_send_buffer_size(64 << 10)
             .handshake(tls)
             .await
-            .map_err(|error| End::from_h2("starting HTTP/2", &error))?;
+            .map_err(|error| failure("starting HTTP/2", &error, &alert))?;
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(format!("https://gateway{path}"))
@@ -124,9 +127,10 @@ impl Call {
         request.headers_mut().extend(headers);
         let (response, send) = requests
             .send_request(request, false)
-            .map_err(|error| End::from_h2("opening the stream", &error))?;
+            .map_err(|error| failure("opening the stream", &error, &alert))?;
         Ok(Self {
             connection,
+            alert,
             connection_end: None,
             send,
             outbox: VecDeque::new(),
@@ -166,7 +170,7 @@ impl Call {
         {
             self.connection_end = Some(match ended {
                 Ok(()) => End::of(EndKind::Transport, "the gateway closed the connection"),
-                Err(error) => End::from_h2("the connection", &error),
+                Err(error) => failure("the connection", &error, &self.alert),
             });
         }
         if reads && let Poll::Ready(arrival) = self.poll_stream(cx) {
@@ -230,11 +234,8 @@ impl Call {
         }
     }
 
-    // The connection knows better why its streams failed, a TLS alert above all.
     fn stream_failed(&self, error: &h2::Error) -> Poll<Arrival> {
-        let end = End::from_h2("the stream", error);
-        let better = self.connection_end.clone().filter(|known| matches!(known.kind, EndKind::TlsAlert(_)));
-        Poll::Ready(Arrival::Ended(better.unwrap_or(end)))
+        Poll::Ready(Arrival::Ended(failure("the stream", error, &self.alert)))
     }
 
     fn flush(&mut self, cx: &mut Context<'_>) {
@@ -261,5 +262,14 @@ impl Call {
             self.half_close = HalfClose::Done;
             let _ = self.send.send_data(Bytes::new(), true);
         }
+    }
+}
+
+// The TLS layer knows better than HTTP/2 why a connection failed.
+fn failure(doing: &str, error: &h2::Error, alert: &SeenAlert) -> End {
+    let end = End::from_h2(doing, error);
+    match alert.get() {
+        Some(alert) => End { kind: EndKind::TlsAlert(alert.clone()), ..end },
+        None => end,
     }
 }

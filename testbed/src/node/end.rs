@@ -2,12 +2,13 @@
 //!
 //! 1. What came as a gRPC status is told from what the transport, the TLS layer or we ourselves did.
 
-use std::error::Error as _;
 use std::io;
 use std::time::Duration;
 
 use gateway_proto::header;
 use http::HeaderMap;
+
+use super::alert::alert_of;
 
 /// What ended a session, or kept it from being opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,24 +56,13 @@ impl End {
     }
 
     pub(crate) fn from_io(doing: &str, error: &io::Error) -> Self {
-        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        match tls {
-            Some(rustls::Error::AlertReceived(alert)) => {
-                Self::of(EndKind::TlsAlert(format!("{alert:?}")), format!("{doing}: {error}"))
-            }
-            _ => Self::of(EndKind::Transport, format!("{doing}: {error}")),
-        }
+        let kind = alert_of(error).map_or(EndKind::Transport, EndKind::TlsAlert);
+        Self::of(kind, format!("{doing}: {error}"))
     }
 
+    // HTTP/2 keeps only the text of an I/O error; where an alert matters, see `alert`.
     pub(crate) fn from_h2(doing: &str, error: &h2::Error) -> Self {
-        match error.get_io() {
-            Some(io) => Self::from_io(doing, io),
-            // h2 keeps an I/O error as a source where it passes it on to streams.
-            None => match error.source().and_then(|source| source.downcast_ref::<io::Error>()) {
-                Some(io) => Self::from_io(doing, io),
-                None => Self::of(EndKind::Transport, format!("{doing}: {error}")),
-            },
-        }
+        Self::of(EndKind::Transport, format!("{doing}: {error}"))
     }
 
     /// The gRPC code, where a status ended it.

@@ -8,6 +8,7 @@
 //! 2. Executions go on while there is no session.
 //! 3. A dropped `Node` cuts its connection, as a dead machine does.
 
+mod alert;
 mod call;
 mod end;
 mod journal;

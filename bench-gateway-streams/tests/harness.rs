@@ -1,0 +1,139 @@
+//! The harness itself: a stall must show, a failed run must say so, and nothing may stay behind.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// The harness, with its temporary files in `folder`.
+fn harness(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bench-gateway-streams"));
+    command.env("TMPDIR", folder).stdin(Stdio::null());
+    command
+}
+
+/// The gateway stands beside the harness; a run of this package's tests alone does not build it.
+fn build_gateway() -> PathBuf {
+    let gateway = Path::new(env!("CARGO_BIN_EXE_bench-gateway-streams")).with_file_name("gateway");
+    if !gateway.is_file() {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let built = Command::new(cargo).args(["build", "--package", "gateway", "--bin", "gateway"]).status();
+        assert!(built.unwrap().success() && gateway.is_file(), "build it: cargo build --package gateway");
+    }
+    gateway
+}
+
+/// A folder that the database's account can reach too.
+fn open_folder() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::Builder::new().prefix("bench-test-").tempdir().unwrap();
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    folder
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn left_in(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn a_stall_of_the_gateway_shows_in_the_figures() {
+    build_gateway();
+    let (folder, reports) = (open_folder(), tempfile::tempdir().unwrap());
+    let report = reports.path().join("report.json");
+    let output = harness(folder.path())
+        .args([
+            "steady",
+            "--sessions",
+            "40",
+            "--commands-per-second",
+            "100",
+            "--duration",
+            "8s",
+            "--settle",
+            "1s",
+        ])
+        .args(["--no-floor", "--inject-stall", "100ms", "--report"])
+        .arg(&report)
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&fs::read(&report).unwrap_or_default()).unwrap_or_default();
+    // Exit code 1 is a missed gate, which noise can bring about; the stall's own gate is asked below.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output));
+    let missed = report["gate"]["missed"].as_array().unwrap();
+    assert!(
+        !missed.iter().any(|sentence| sentence.as_str().unwrap().contains("does not show")),
+        "{missed:?}"
+    );
+    // It was put in the middle, so that is where it must be seen.
+    let shows = report["series"].as_array().unwrap().iter().any(|sample| {
+        let at = sample["at_s"].as_f64().unwrap();
+        (3.5..7.0).contains(&at) && sample["dispatch_max_ms"].as_f64().unwrap_or(0.0) >= 70.0
+    });
+    assert!(shows, "{:#}", report["series"]);
+    assert_eq!(report["commands"]["enqueued"], 800);
+    assert_eq!(report["commands"]["succeeded"], 800);
+    assert_eq!(report["commands"]["lost"], 0);
+    assert_eq!(report["verify"]["ok"], true, "{:#}", report["verify"]);
+    assert!(report["gateway"]["rss_bytes_max"].as_u64().unwrap() > 0);
+    assert_eq!(left_in(folder.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind_and_says_so() {
+    build_gateway();
+    let folder = open_folder();
+    let mut run = harness(folder.path())
+        .args(["steady", "--sessions", "20", "--duration", "600s", "--settle", "1s", "--no-floor"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let gateway = lines.find(|line| line.contains("listens on")).expect("the gateway starts");
+    let gateway: u32 = gateway.split(['(', ' ', ')']).find_map(|word| word.parse().ok()).unwrap();
+    lines.find(|line| line.contains("measuring")).expect("the run gets going");
+    let pid = Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(run.wait().unwrap().code(), Some(2), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("interrupted")), "{rest:?}");
+    assert!(!Path::new(&format!("/proc/{gateway}")).exists());
+    assert_eq!(left_in(folder.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_run_without_its_gateway_fails_with_what_to_do() {
+    let folder = open_folder();
+    let output =
+        harness(folder.path()).args(["steady", "--gateway-bin", "/nowhere/gateway"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output).contains("--gateway-bin"), "{}", text(&output));
+    assert_eq!(left_in(folder.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_second_demo_uses_the_first_ones_data_again() {
+    build_gateway();
+    let folder = open_folder();
+    let mut authorities = Vec::new();
+    for _ in 0..2 {
+        let output = harness(folder.path())
+            .args(["demo", "--sessions", "10", "--duration", "2s", "--listen", "127.0.0.1:0", "--dir"])
+            .arg(folder.path().join("demo"))
+            .output()
+            .unwrap();
+        let text = text(&output);
+        assert!(output.status.success() && text.contains("40 succeeded"), "{text}");
+        authorities.push(fs::read(folder.path().join("demo/pki/node-ca.crt")).unwrap());
+    }
+    assert_eq!(authorities[0], authorities[1]);
+}
