@@ -161,15 +161,21 @@ async fn a_writer_that_is_blocked_for_five_seconds_keeps_memory_bounded_its_leas
             };
         })
         .await;
-    let beating =
-        world.node("beating", "g", |options| options.heartbeat = Some(Duration::from_millis(200))).await;
+    // One that beats often, and whose heartbeats come behind a report that is not stored.
+    let beating = world
+        .node("beating", "g", |options| {
+            options.heartbeat = Some(Duration::from_millis(200));
+            options.behaviour.execution = Execution::Held;
+        })
+        .await;
     let names: Vec<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
     let mut database = world.connect().await;
-    let ids = enqueue_rounds(&mut database, &names, PER_NODE).await;
+    let mut ids = enqueue_rounds(&mut database, &names, PER_NODE).await;
+    ids.extend(enqueue_rounds(&mut database, &[beating.name().to_owned()], 1).await);
     let arrived = |seen: &support::watch::Seen| (seen.acks >= ids.len()).then_some(());
     world.watch.until(SOON, "every command was accepted, and that is stored", arrived).await;
     let control = control_address(&mut database, "g").await;
-    let offered = ids.len() * limits.result_bytes;
+    let offered = NODES * PER_NODE * limits.result_bytes;
     let bound = limits.to_writer_bytes
         + 2 * limits.receive_bytes_per_shard
         + (NODES + 1) * (limits.session_inbox_bytes + limits.session_outbox_bytes);
@@ -180,7 +186,7 @@ async fn a_writer_that_is_blocked_for_five_seconds_keeps_memory_bounded_its_leas
     let mut lock = blocker.begin().await.unwrap();
     lock.execute("LOCK TABLE commands IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let locked = Instant::now();
-    for node in &nodes {
+    for node in nodes.iter().chain([&beating]) {
         node.release(None);
     }
     // The lock's own time, not a wait for something: five seconds in which every sample must hold.
@@ -209,7 +215,7 @@ async fn a_writer_that_is_blocked_for_five_seconds_keeps_memory_bounded_its_leas
         .fetch_one(&mut database)
         .await
         .unwrap();
-    assert_eq!(usize::try_from(stored.0), Ok(ids.len()), "results stored whole");
+    assert_eq!(usize::try_from(stored.0), Ok(NODES * PER_NODE), "results stored whole");
     let (ended, beats) = world.watch.look(|seen| {
         let beats = seen.beats.iter().filter(|(node, ..)| &**node == beating.name());
         (seen.ended.clone(), beats.map(|(_, _, round_trip)| *round_trip).collect::<Vec<_>>())

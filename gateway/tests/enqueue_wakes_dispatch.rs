@@ -88,10 +88,10 @@ async fn a_slow_enqueue_of_a_burst_holds_up_nobody_else_and_goes_out_in_the_orde
     let busy = world.node("busy", "g", |_| {}).await;
     let other = world.node("other", "g", |_| {}).await;
 
-    // A transaction that has enqueued three hundred and does not commit.
+    // A transaction that has enqueued a hundred and does not commit.
     let mut slow = world.connect().await;
     let mut open = slow.begin().await.unwrap();
-    let mut burst = enqueue_burst(&mut open, busy.name(), 300).await;
+    let mut burst = enqueue_burst(&mut open, busy.name(), 100).await;
     // Who enqueues for the same node meanwhile waits for its commit, and comes after it.
     let (url, name) = (world.url.clone(), busy.name().to_owned());
     let behind = tokio::spawn(async move {

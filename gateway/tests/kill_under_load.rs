@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gateway_testbed::clock::monotonic_ns;
 use gateway_testbed::database::await_all_done;
 use gateway_testbed::gateway_process::{GatewayOptions, GatewayProcess};
-use gateway_testbed::node::{Execution, LogEvent, Node};
+use gateway_testbed::node::{Execution, LogEvent, Node, Verdict};
 use support::load::Load;
 use support::{World, measured, seconds};
 use uuid::Uuid;
@@ -87,6 +87,12 @@ async fn killed_at_full_load_the_next_process_serves_at_once_and_nothing_is_lost
     }
     assert!(ids.iter().all(|id| starts.get(id) == Some(&1)), "one execution start each");
     assert_eq!(starts.len(), ids.len());
+    // A node's Hello lists what it has: none of that is sent again, only what was lost on the way.
+    let again = world.watch.look(|seen| {
+        let twice = seen.received.iter().filter(|one| one.verdict != Verdict::Execute);
+        twice.cloned().collect::<Vec<_>>()
+    });
+    assert!(again.is_empty(), "{} commands were sent to nodes that had them: {again:?}", again.len());
     let epochs: Vec<(i64,)> = sqlx::query_as("SELECT epoch FROM leases_history ORDER BY epoch")
         .fetch_all(&mut database)
         .await

@@ -37,7 +37,7 @@ use uuid::Uuid;
 pub use watch::Watch;
 
 /// How long a story waits for what should take milliseconds, on a machine that others use too.
-pub const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(20);
 /// Nodes of stories dial again quickly.
 pub const QUICK_REDIAL: RedialBounds =
     RedialBounds { first: Duration::from_millis(50), max: Duration::from_millis(400) };
