@@ -120,7 +120,13 @@ impl World {
         options.orphan_folder = folder.as_ref().map(|folder| folder.path().to_owned());
         options.extra = gateway_toml(plan)?;
         say("migrating the database and starting the gateway …");
-        options.migrate().await?;
+        let migrated = options.migrate().await;
+        match folder.is_some() {
+            true => migrated?,
+            false => {
+                migrated.with_context(|| format!("to start over, delete {}", cluster.dir().display()))?
+            }
+        }
         let mut connection = cluster.connect(DATABASE).await?;
         let node_names = names_of("node", plan.sessions);
         make_nodes_known(&mut connection, &pki, &node_names).await?;
