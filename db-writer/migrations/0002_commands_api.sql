@@ -155,17 +155,19 @@ BEGIN
     END IF;
     -- Of several slots with the same node and key the first counts, and a stored one before it.
     RETURN QUERY
-    WITH asked AS MATERIALIZED (
+    WITH given AS MATERIALIZED (
         SELECT a.slot, a.node_id COLLATE "C" AS node_id,
                kinds[least(a.slot, cardinality(kinds))] AS kind,
                payloads[least(a.slot, cardinality(payloads))] AS payload,
                lanes[least(a.slot, cardinality(lanes))] AS lane,
-               idempotency_keys[a.slot] AS key,
-               first_value(coalesce(ids[a.slot], new_command_id())) OVER same AS id,
-               idempotency_keys[a.slot] IS NULL OR row_number() OVER same = 1 AS leads
+               idempotency_keys[a.slot] AS key, coalesce(ids[a.slot], new_command_id()) AS id
         FROM unnest(node_ids) WITH ORDINALITY a(node_id, slot)
-        WINDOW same AS (PARTITION BY a.node_id, coalesce(idempotency_keys[a.slot], a.slot::text),
-                                     idempotency_keys[a.slot] IS NULL ORDER BY a.slot)
+    ),
+    asked AS MATERIALIZED (
+        SELECT g.slot, g.node_id, g.kind, g.payload, g.lane, g.key, first_value(g.id) OVER same AS id,
+               row_number() OVER same = 1 AS leads
+        FROM given g
+        WINDOW same AS (PARTITION BY g.node_id, coalesce(g.key, g.slot::text), g.key IS NULL ORDER BY g.slot)
     ),
     resolved AS MATERIALIZED (
         SELECT a.*, known.id AS known_id
@@ -194,6 +196,12 @@ BEGIN
     )
     SELECT r.slot, coalesce(r.known_id, r.id) FROM resolved r ORDER BY r.slot;
     PERFORM poke_nodes(node_ids);
+EXCEPTION WHEN unique_violation THEN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'enqueue: another transaction has enqueued since this one began to read'
+            USING ERRCODE = 'serialization_failure', HINT = 'Run the transaction again.';
+    END IF;
+    RAISE;
 END $$;
 
 -- Cancels a command that is pending; asks for the cancellation of one that a node has. Returns the

@@ -70,9 +70,9 @@ async fn a_result_is_stored_once_and_stays() {
     done.update.state = CommandState::Succeeded;
     running.update.progress = Some("30 %".to_owned());
     let conflict =
-        UpdateOutcome::Stored { state: CommandState::Failed, lane: lane("default"), conflict: true };
-    assert_eq!(store(&db, vec![done]).await, [conflict.clone()]);
-    assert_eq!(store(&db, vec![running]).await, [conflict]);
+        [UpdateOutcome::Stored { state: CommandState::Failed, lane: lane("default"), conflict: true }];
+    assert_eq!(store(&db, vec![done]).await, conflict);
+    assert_eq!(store(&db, vec![running]).await, conflict);
     assert_eq!(text(&mut db.sql, row).await, "failed/20 %/result/exit 1/t/t");
 }
 
