@@ -81,6 +81,12 @@ impl FleetCounts {
         self.detail().ends.clone()
     }
 
+    /// Forgets the heartbeats so far: those beside the opening of sessions tell nothing of a phase.
+    pub(crate) fn restart_heartbeats(&self) {
+        self.detail().heartbeats = Latencies::new();
+        self.heartbeats_acked.store(0, Ordering::Relaxed);
+    }
+
     /// Round trips of heartbeats.
     pub(crate) fn heartbeats(&self) -> Latencies {
         self.detail().heartbeats.clone()

@@ -22,6 +22,9 @@ use crate::cluster::tail;
 use crate::pki::GatewayFiles;
 use crate::process::{Guarded, Usage, usage};
 
+/// A socket's path must fit into `sockaddr_un`.
+const LONGEST_SOCKET_PATH: usize = 106;
+
 /// Why a gateway did not do as it was told.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
@@ -191,9 +194,12 @@ impl GatewayProcess {
     /// Starts `gateway serve` and waits until it is ready.
     pub async fn start(options: GatewayOptions) -> Result<Self, GatewayError> {
         options.write()?;
+        // Beside the configuration where its path is short enough for a socket's address.
+        let beside = options.dir.as_os_str().len() + "/notify-123456/notify".len() <= LONGEST_SOCKET_PATH;
+        let place = if beside { options.dir.clone() } else { std::env::temp_dir() };
         let notify_folder = tempfile::Builder::new()
-            .prefix("gateway-notify-")
-            .tempdir()
+            .prefix("notify-")
+            .tempdir_in(place)
             .map_err(io_error("making the notify socket's folder"))?;
         let socket = notify_folder.path().join("notify");
         let notify = UnixDatagram::bind(&socket).map_err(io_error("opening the notify socket"))?;

@@ -122,6 +122,7 @@ async fn measure(
     };
     let mut connection = world.connect().await?;
     let enqueuer = Enqueuer::start(enqueue, Arc::clone(tracker)).await?;
+    fleet.counts().restart_heartbeats();
     let baseline = statistics::begin(&mut connection).await?;
     let sampler = Sampler::start(world.gateway_pid(), Arc::clone(fleet.counts()), Arc::clone(tracker));
     let before = (world.gateway_usage()?, usage(std::process::id())?, Instant::now());
