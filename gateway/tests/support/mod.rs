@@ -144,14 +144,17 @@ impl World {
 
     /// Starts a gateway and waits until it serves.
     pub async fn start(&self, options: GatewayOptions) -> GatewayProcess {
-        let mut logs = self.gateway_logs.lock().unwrap_or_else(PoisonError::into_inner);
-        if !logs.contains(&options.log_path()) {
-            logs.push(options.log_path());
-        }
-        drop(logs);
+        self.remember_log(options.log_path());
         match GatewayProcess::start(options).await {
             Ok(gateway) => gateway,
             Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn remember_log(&self, log: PathBuf) {
+        let mut logs = self.gateway_logs.lock().unwrap_or_else(PoisonError::into_inner);
+        if !logs.contains(&log) {
+            logs.push(log);
         }
     }
 
