@@ -1,4 +1,8 @@
 //! The lines that an operator would act on, each on the change and not every time.
+//!
+//! Owns what was said last. Never decides anything, and never logs what a peer sent.
+//!
+//! 1. A queue that fails says so once, and once that it works again.
 
 use gateway_core::ids::GatewayId;
 use gateway_core::store::{LeaseOutcome, Outcome, Queue, StoreError};

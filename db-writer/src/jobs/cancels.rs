@@ -1,4 +1,7 @@
 //! The feed of cancellations that are asked for: one read.
+//!
+//! It changes nothing, and says the same again until the commands are terminal; who was told when
+//! is the core's to remember.
 
 use gateway_core::frame::CancelCommand;
 use gateway_core::ids::{CommandId, GatewayId, SessionEpoch};

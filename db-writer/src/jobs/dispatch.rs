@@ -1,4 +1,9 @@
 //! A dispatch pass: one statement, one round trip, whatever it claims.
+//!
+//! Which lanes ask for how much is the core's; who gets it is decided in `queries/dispatch.sql`,
+//! under locks.
+//!
+//! 1. The statement commits by itself: a connection lost while it runs is an unknown outcome.
 
 use std::time::Duration;
 

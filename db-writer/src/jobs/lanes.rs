@@ -1,5 +1,8 @@
-//! Reads lanes anew after an unknown outcome. The lost connection's backend has ended by then (see
-//! `connection`), and the locks taken here wait for any other dispatch.
+//! Reads lanes anew after an unknown outcome.
+//!
+//! 1. What is read is final: the lost connection's backend has ended by then (see `connection`), and
+//!    the locks taken here wait for any other dispatch.
+//! 2. It changes nothing, so losing its connection is no unknown outcome.
 
 use gateway_core::ids::{LaneSeq, SessionEpoch};
 use gateway_core::store::{LaneRead, LaneState, LeaseProof, Routed};

@@ -1,4 +1,7 @@
 //! Liveness and disconnects: one statement, one round trip.
+//!
+//! 1. An entry counts for its epoch alone; one that does not match any more is `Superseded`.
+//! 2. Liveness locks no session, so a dispatch never waits for it.
 
 use gateway_core::ids::GatewayId;
 use gateway_core::store::{PresenceEntry, PresenceOutcome};
