@@ -262,7 +262,7 @@ impl Writer {
         let always = [
             self.lease.next_deadline(self.lease_aim()),
             self.updates.next_deadline(),
-            self.presence.queue().next_deadline(),
+            self.presence.next_deadline(),
             self.stop.next_deadline(),
             routing.flatten(),
         ];

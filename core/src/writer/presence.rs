@@ -7,6 +7,9 @@
 //! 1. Of a node the newest epoch is written; of one epoch, the disconnect.
 //! 2. Both kinds are idempotent, and go again after any failure; one that the database refuses for
 //!    good is dropped, as the next liveness write or Hello says the same.
+//! 3. Liveness is no news: it waits for the next poll and then goes in one batch, so that thousands of
+//!    sessions cost a commit a second and not one each. A disconnect leaves at once, and takes along
+//!    what waits.
 
 use std::collections::HashMap;
 
@@ -49,14 +52,17 @@ pub(super) struct Presence {
     queue: GroupQueue<PresenceEntry>,
     // Only looked up, never iterated.
     tickets: HashMap<NodeId, Ticket>,
+    /// Whether what waits should be written now.
+    is_due: bool,
 }
 
 impl Presence {
     pub(super) fn new() -> Self {
-        Self { queue: GroupQueue::new(), tickets: HashMap::new() }
+        Self { queue: GroupQueue::new(), tickets: HashMap::new(), is_due: false }
     }
 
     pub(super) fn push(&mut self, entry: PresenceEntry) {
+        self.is_due |= matches!(entry, PresenceEntry::Disconnected { .. });
         let rank =
             |entry: &PresenceEntry| (entry.epoch(), matches!(entry, PresenceEntry::Disconnected { .. }));
         let waiting = self.tickets.get(entry.node()).copied();
@@ -71,9 +77,18 @@ impl Presence {
         }
     }
 
+    /// What waits should be written now: the poll, or the end of the gateway.
+    pub(super) fn handle_due(&mut self) {
+        self.is_due = self.queue.len() > 0;
+    }
+
     /// The next batch, which is in flight from here on.
     pub(super) fn poll_batch(&mut self, limits: &Limits, now: Moment) -> Option<Vec<PresenceEntry>> {
+        if !self.is_due {
+            return None;
+        }
         let entries = self.queue.poll_batch(limits, now)?;
+        self.is_due = self.queue.len() > 0;
         for entry in &entries {
             let ticket = self.tickets.get(entry.node()).copied();
             if ticket.is_some_and(|ticket| self.queue.waiting(ticket).is_none()) {
@@ -89,9 +104,15 @@ impl Presence {
     }
 
     pub(super) fn handle_failed(&mut self, error: &StoreError, now: Moment) {
+        self.is_due = true;
         match self.queue.handle_failed(error, now) {
             Setback::GoesAgain | Setback::Forsaken(_) | Setback::Bad(..) => {}
         }
+    }
+
+    /// When a batch that waits for its back-off may start.
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.queue.next_deadline().filter(|_| self.is_due)
     }
 
     pub(super) fn queue(&self) -> &GroupQueue<PresenceEntry> {
@@ -124,6 +145,23 @@ mod tests {
         assert_eq!(batch, Some(vec![disconnected("a", 1), alive("b", 3)]));
         presence.push(alive("a", 2));
         presence.handle_committed(2);
+        presence.handle_due();
         assert_eq!(presence.poll_batch(&limits, at(0)), Some(vec![alive("a", 2)]));
+    }
+
+    #[test]
+    fn liveness_waits_for_the_poll_or_goes_along_with_a_disconnect() {
+        let mut presence = Presence::new();
+        let limits = Limits::default();
+        presence.push(alive("a", 1));
+        presence.push(alive("b", 1));
+        assert_eq!(presence.poll_batch(&limits, at(0)), None);
+        assert_eq!(presence.next_deadline(), None, "nothing is due");
+        presence.handle_due();
+        assert_eq!(presence.poll_batch(&limits, at(1)), Some(vec![alive("a", 1), alive("b", 1)]));
+        presence.handle_committed(2);
+        presence.push(alive("a", 1));
+        presence.push(disconnected("c", 1));
+        assert_eq!(presence.poll_batch(&limits, at(1)), Some(vec![alive("a", 1), disconnected("c", 1)]));
     }
 }

@@ -89,6 +89,7 @@ impl Writer {
     /// To be called after each input: a stop that waits for something may have it now.
     pub(super) fn advance_stop(&mut self, now: Moment) {
         if self.stop.is_begun() {
+            self.presence.handle_due();
             let flushed = self.updates.is_idle()
                 && self.presence.queue().is_idle()
                 && self.hellos.queue().is_idle()
