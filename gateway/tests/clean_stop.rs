@@ -1,5 +1,9 @@
 //! SIGTERM ends a gateway in good order: its nodes are told, their disconnects are written, and the
 //! lease is free for whoever comes next, on any host.
+//!
+//! 1. What the stop promises is written when the process has ended: it is asked for once.
+
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,5 +1,10 @@
 //! The database goes away, or does not answer. Short outages are ridden out with backpressure; a long one
 //! fences the gateway, which comes back by itself; and what waits meanwhile is bounded.
+//!
+//! 1. The server really stops, by `immediate`, or is really locked; no error is made up.
+//! 2. What was sent into the outage is counted, so that a story without load fails.
+
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -16,13 +21,15 @@ use support::health::{HealthWatch, control_address, health};
 use support::{SOON, UNAVAILABLE, World, asked_until, measured, seconds};
 use uuid::Uuid;
 
-/// The fence falls at half of it.
+/// A fence at 20 s: a crashed server that syncs its files on a busy disk may need some seconds.
+const LONG_LEASE: &str = "[lease]\nttl = \"40s\"\nrenew_every = \"5s\"\n";
+/// A fence at 2 s.
 const SHORT_LEASE: &str = "[lease]\nttl = \"4s\"\nrenew_every = \"1s\"\n";
 
 #[tokio::test]
 async fn a_crash_of_the_database_within_the_fence_costs_no_session_and_no_update() {
     let mut world = World::with_own_cluster("short_outage").await;
-    let gateway = world.gateway("g", "").await;
+    let _gateway = world.gateway("g", LONG_LEASE).await;
     let nodes = world
         .nodes("node", 20, "g", |options| {
             options.lanes = vec![("default".to_owned(), 4)];
@@ -50,15 +57,15 @@ async fn a_crash_of_the_database_within_the_fence_costs_no_session_and_no_update
     world.cluster().start_again().unwrap();
     measured("the database was away for", seconds(away));
     measured("reports that waited for it", unacked);
-    assert!(away.elapsed() < Duration::from_secs(9), "too slow a machine: the fence is at 10 s");
+    assert!(away.elapsed() < Duration::from_secs(18), "too slow a machine: the fence is at 20 s");
 
     world.watch.all_settled(&ids, Duration::from_secs(20)).await;
+    measured("from the outage until all was stored", seconds(away));
     let drops = world.watch.look(|seen| seen.ended.clone());
     assert!(drops.is_empty(), "no session ended: {drops:?}");
     let mut database = world.connect().await;
     let report = world.ledger(&mut database, &ids).await;
     assert_eq!(report.in_state("succeeded"), ids.len() as u64, "{report:?}");
-    drop(gateway);
 }
 
 #[tokio::test]

@@ -1,5 +1,9 @@
 //! A command goes out when its transaction commits, not when the next poll comes; the poll finds what no
 //! poke announced; and a slow enqueue of a burst holds nobody else up.
+//!
+//! 1. Where a poke is told from the poll, the poll is thirty seconds away.
+
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,5 +1,10 @@
 //! The gateway dies after a result was committed and before its node has read the ack. The node resends,
 //! is acked with what is stored, and nothing happens twice.
+//!
+//! 1. The loss is made sure of: the node reads nothing until its connection is gone.
+//! 2. An update stays stored once, a command keeps its attempt.
+
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,5 +1,10 @@
 //! The gateway is killed while it works. The next process of its id serves at once, the nodes come
 //! back by themselves, and every command has one end and ran once.
+//!
+//! 1. The load at the kill is asserted, not assumed: commands ended in the last second, commands unacked.
+//! 2. The successor is killed too, in the middle of Hellos and replays.
+
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

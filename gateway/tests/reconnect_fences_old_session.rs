@@ -1,5 +1,9 @@
 //! A node that comes back has one session: the new one. The old one ends `ABORTED`, its commands are
 //! the new one's, and its epoch is not used again; on one shard and across shards.
+//!
+//! 1. That two sessions live on different shards is read from the shards' own counts.
+
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,14 +1,18 @@
 //! A lane never has more commands in flight than its capacity, whatever waits; its node may change the
 //! capacity while it works; and a lane that is blocked blocks nothing else.
+//!
+//! 1. That nothing more comes is seen after passes that looked at the lane, never after a time.
+
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use gateway_testbed::database::{self, NewCommand};
 use gateway_testbed::node::{Behaviour, Execution, LogEvent, LogLine, Node, NodeOptions};
 use sqlx::PgConnection;
-use std::time::Duration;
 use support::{SOON, World};
 use uuid::Uuid;
 

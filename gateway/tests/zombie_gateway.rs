@@ -1,5 +1,10 @@
 //! Two processes act as one gateway id, on hosts that know nothing of each other. Only the holder of the
 //! lease routes; one that slept through its lease wakes up, finds it gone, and lets go of everything.
+//!
+//! 1. A Hello, commands and a report wait for the sleeper when it wakes; none of them is routed by it.
+//! 2. Its epoch of the lease stands on nothing that was committed after the takeover.
+
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
