@@ -192,6 +192,7 @@ impl Writer {
             self.ledger.mark_all();
             self.dispatch.want_reading(self.ledger.freeze_spent());
             self.cancels.want_look();
+            self.presence.handle_due();
             self.next_poll = (self.directory.len() > 0).then(|| now + self.config.poll_every);
         }
         self.advance_stop(now);

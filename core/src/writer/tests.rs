@@ -265,7 +265,9 @@ fn a_liveness_write_that_no_longer_matches_ends_the_session() {
     let mut desk = Desk::serving();
     desk.enter("a", 1, 1, &[]);
     desk.post(ToWriter::Alive { key: key(1), node: node("a"), epoch: SessionEpoch(1) });
-    assert_eq!(desk.queues(), [Queue::Presence]);
+    assert_eq!(desk.queues(), [], "liveness waits for the poll");
+    desk.at(1_000);
+    assert_eq!(desk.queues(), [Queue::Presence, Queue::Feed]);
     desk.outcome(Outcome::Presence(Ok(vec![PresenceOutcome::Superseded])));
     assert_eq!(desk.news(), ["1: close, superseded"]);
     desk.post(closed("a", 1));
