@@ -18,8 +18,9 @@ use crate::executor::{self, Listener};
 use crate::handshake;
 use crate::shard::{Shard, Stage};
 
-/// How long a handshake may wait for its peer in its slot.
-pub(crate) const SLOT_PATIENCE: Duration = Duration::from_millis(250);
+/// How long a handshake may wait for its peer in its slot: two thousand silent peers with 16 slots hold
+/// up who comes after them by three seconds.
+pub(crate) const SLOT_PATIENCE: Duration = Duration::from_millis(25);
 /// Handshakes of one shard that stand aside.
 const MAX_ASIDE: usize = 1024;
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);

@@ -2,14 +2,16 @@
 //!
 //! 1. HTTP/2 is given only what it has capacity for, so what waits is here, and is counted.
 //! 2. Frames leave whole and in order.
-//! 3. A stall begins when something waits and nothing can be sent, and ends with the next byte.
+//! 3. Small frames that wait together share a DATA frame: a client's HTTP/2 may take many tiny ones
+//!    that it has not read yet for an attack.
+//! 4. A stall begins when something waits and nothing can be sent, and ends with the next byte.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use gateway_core::time::Moment;
 use h2::SendStream;
 
@@ -18,6 +20,9 @@ use crate::status::CallStatus;
 
 /// Below this the session is asked for more frames.
 const LOW_WATER_BYTES: usize = 64 << 10;
+
+/// Most that frames sent together take.
+const TOGETHER_BYTES: usize = 16 << 10;
 
 pub(crate) struct Outbox {
     send: SendStream<Bytes>,
@@ -66,7 +71,7 @@ impl Outbox {
         if self.send.poll_reset(context).is_ready() {
             return Flush::PeerGone;
         }
-        while let Some(frame) = self.frames.front_mut() {
+        while !self.frames.is_empty() {
             if self.send.capacity() == 0 {
                 self.send.reserve_capacity(self.bytes.min(LOW_WATER_BYTES));
             }
@@ -80,11 +85,8 @@ impl Outbox {
                     }
                 }
             }
-            let part = frame.split_to(self.send.capacity().min(frame.len()));
+            let part = next_part(&mut self.frames, self.send.capacity());
             self.bytes -= part.len();
-            if frame.is_empty() {
-                self.frames.pop_front();
-            }
             self.stalled_since = None;
             self.bell.mark_data_sent();
             if self.send.send_data(part, false).is_err() {
@@ -114,5 +116,53 @@ impl Outbox {
     pub(crate) fn end(&mut self, status: &CallStatus) {
         // A stream that is gone by now has nobody left to be told.
         let _ = self.send.send_trailers(status.trailers());
+    }
+}
+
+/// The next bytes to send, at most `room`: whole frames that fit together, or a part of one.
+fn next_part(frames: &mut VecDeque<Bytes>, room: usize) -> Bytes {
+    let together = room.min(TOGETHER_BYTES);
+    let mut sum = 0;
+    let count = frames.iter().take_while(|frame| {
+        sum += frame.len();
+        sum <= together
+    });
+    let count = count.count();
+    if count > 1 {
+        let mut part = BytesMut::with_capacity(frames.iter().take(count).map(Bytes::len).sum());
+        frames.drain(..count).for_each(|frame| part.extend_from_slice(&frame));
+        return part.freeze();
+    }
+    let Some(frame) = frames.front_mut() else { return Bytes::new() };
+    let part = frame.split_to(room.min(frame.len()));
+    if frame.is_empty() {
+        frames.pop_front();
+    }
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_frames_go_together_and_large_ones_in_parts_all_in_order() {
+        for room in [1, 7, 100, 20_000, 1 << 20] {
+            let sizes = [5, 6, 3, 40_000, 1, 9, 16_384, 2];
+            let mut frames: VecDeque<Bytes> =
+                sizes.iter().zip(b'a'..).map(|(size, byte)| Bytes::from(vec![byte; *size])).collect();
+            let expected: Vec<u8> = frames.iter().flatten().copied().collect();
+            let (mut sent, mut parts) = (Vec::new(), 0);
+            while !frames.is_empty() {
+                let part = next_part(&mut frames, room);
+                assert!(!part.is_empty() && part.len() <= room);
+                sent.extend(part);
+                parts += 1;
+            }
+            assert_eq!(sent, expected);
+            if room == 1 << 20 {
+                assert_eq!(parts, 5, "three, the large one, two, the one of 16 KiB, the last");
+            }
+        }
     }
 }

@@ -101,6 +101,11 @@ impl FrameReader {
         self.begun_at = self.begun_at.map(|_| now);
     }
 
+    /// Whether a large frame waits for its grant, so that nothing is read.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.claim.as_ref().is_some_and(|claim| !claim.is_granted())
+    }
+
     /// When `poll_frame` must be asked again, though nothing came.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         self.begun_at.map(|begun_at| begun_at + self.whole_within)

@@ -123,12 +123,17 @@ impl SessionIo {
         for _ in 0..FRAMES_PER_TURN {
             let look = self.take_frame(context, now);
             self.give_to_writer();
+            if look == Look::Taken {
+                // Answers to frames that came together go together.
+                self.fill_outbox();
+                continue;
+            }
             self.give_to_node(context, now);
-            let goes_on = look == Look::Taken || (look == Look::Paused && self.session.wants_read());
-            if !goes_on {
+            if look == Look::Nothing || !self.session.wants_read() {
                 return self.poll_end();
             }
         }
+        self.give_to_node(context, now);
         self.bell.ring();
         self.poll_end()
     }
@@ -177,7 +182,9 @@ impl SessionIo {
             }
             (Reading::On, true) => {}
         }
-        match self.reader.poll_frame(context, now) {
+        let frame = self.reader.poll_frame(context, now);
+        self.session.handle_held_back(self.reader.is_held_back(), now);
+        match frame {
             Poll::Pending => Look::Nothing,
             Poll::Ready(Ok(message)) => {
                 self.take_message(message, now);
@@ -225,17 +232,21 @@ impl SessionIo {
         }
     }
 
+    fn fill_outbox(&mut self) {
+        while self.outbox.wants_more()
+            && let Some(frame) = self.session.poll_frame()
+        {
+            self.orders.give(&frame);
+            let bytes = wire::encode(frame);
+            self.shard.counters.frames_out.one_more();
+            self.shard.counters.bytes_out.add(bytes.len() as u64);
+            self.outbox.push(bytes);
+        }
+    }
+
     fn give_to_node(&mut self, context: &mut Context<'_>, now: Moment) {
         loop {
-            while self.outbox.wants_more()
-                && let Some(frame) = self.session.poll_frame()
-            {
-                self.orders.give(&frame);
-                let bytes = wire::encode(frame);
-                self.shard.counters.frames_out.one_more();
-                self.shard.counters.bytes_out.add(bytes.len() as u64);
-                self.outbox.push(bytes);
-            }
+            self.fill_outbox();
             let was_empty = self.outbox.is_empty();
             match self.outbox.poll_flush(context, now) {
                 Flush::Empty if was_empty => break,

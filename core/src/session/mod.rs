@@ -61,6 +61,7 @@ pub struct Session {
     /// The durable frame that is with the writer.
     in_flight: Option<FrameRef>,
     outbox: SessionOutbox,
+    held_back: bool,
     bad_frames_in_a_row: u32,
     ignored_credits: u32,
     ending: Option<CloseReason>,
@@ -95,6 +96,7 @@ impl Session {
             inbox: SessionInbox::default(),
             in_flight: None,
             outbox: SessionOutbox::default(),
+            held_back: false,
             bad_frames_in_a_row: 0,
             ignored_credits: 0,
             ending: None,
@@ -171,6 +173,14 @@ impl Session {
         self.settle(now);
     }
 
+    /// Whether the driver reads nothing for want of memory to receive into: no silence of the node's.
+    pub fn handle_held_back(&mut self, held_back: bool, now: Moment) {
+        if self.held_back != held_back {
+            self.held_back = held_back;
+            self.settle(now);
+        }
+    }
+
     /// The session must end: a malformed frame, the peer gone or slow, the gateway fenced or
     /// stopping. It ends at once; what waits to be sent is dropped. An earlier end stays.
     pub fn handle_close(&mut self, reason: CloseReason, _now: Moment) {
@@ -244,7 +254,9 @@ impl Session {
     pub fn next_deadline(&self) -> Option<Moment> {
         match (self.phase, &self.membership) {
             (Phase::Opening, _) => Some(self.hello_due_at()),
-            (Phase::Live, Some(membership)) if self.wants_read() => Some(membership.vitals.deadline()),
+            (Phase::Live, Some(membership)) if self.wants_read() && !self.held_back => {
+                Some(membership.vitals.deadline())
+            }
             _ => None,
         }
     }
@@ -429,7 +441,7 @@ impl Session {
 
     fn settle(&mut self, now: Moment) {
         self.advance();
-        let reads = self.wants_read();
+        let reads = self.wants_read() && !self.held_back;
         if let Some(membership) = &mut self.membership {
             membership.vitals.handle_reading(reads, &self.limits, now);
         }

@@ -523,6 +523,17 @@ fn a_silent_node_is_dead_after_three_heartbeats_and_any_frame_is_life() {
 }
 
 #[test]
+fn a_node_whose_large_frame_waits_for_our_memory_is_not_silent() {
+    let mut session = live_with(Limits::default());
+    session.handle_held_back(true, at(1));
+    assert_eq!(session.next_deadline(), None);
+    session.handle_time(at(300_000));
+    assert_eq!(session.poll_end(), None);
+    session.handle_held_back(false, at(300_000));
+    assert_eq!(session.next_deadline(), Some(at(330_000)));
+}
+
+#[test]
 fn silence_of_a_session_that_is_not_read_is_not_the_nodes() {
     let mut session = live_with(Limits { session_inbox_frames: 1, ..Limits::default() });
     send_update(&mut session, 1, at(1));
