@@ -1,4 +1,6 @@
 //! Calls that are none: not offered, unknown, compressed, without a certificate, or no gRPC at all.
+//!
+//! 1. A call that gRPC knows gets a gRPC status and a sentence; what is no call, an HTTP status.
 
 use gateway_proto::health::{HealthCheckRequest, HealthCheckResponse};
 use gateway_proto::v1::JoinRequest;

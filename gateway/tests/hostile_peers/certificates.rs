@@ -1,5 +1,7 @@
 //! Certificates that prove nothing, and peers that don't speak TLS: an alert in the handshake where TLS
 //! can see it, `UNAUTHENTICATED` where only the gateway can.
+//!
+//! 1. A certificate that a chain or a date speaks against never gets to a call.
 
 use gateway_testbed::node::{EndKind, Target};
 use gateway_testbed::pki::WrongCertificate;

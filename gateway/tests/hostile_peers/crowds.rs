@@ -1,5 +1,7 @@
 //! Too many at once: who is refused is told when to come back and gets in then, those being served
 //! stay served, and sockets that only stand there keep nobody out.
+//!
+//! 1. A delay that was given is kept to the millisecond, and is enough.
 
 use std::time::Duration;
 

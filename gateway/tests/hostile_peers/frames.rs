@@ -1,5 +1,7 @@
 //! Frames that are none, are too large, too short, compressed, or of the wrong kind: the stream ends
 //! with a sentence that says what was wrong, and its node may come back at once.
+//!
+//! 1. Each sentence is compared as a whole: it is what an operator of nodes reads.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use gateway_proto::framing::encode;

@@ -1,5 +1,7 @@
 //! Hellos that ask for too much or hold what can't be stored: the stream ends with a sentence that
 //! names the field, and the largest Hello that is allowed is welcomed.
+//!
+//! 1. One field is wrong in each; the largest that is allowed stands beside what is too large.
 
 use bytes::Bytes;
 use gateway_proto::v1::{CommandState, Hello, KnownCommand, Lane, SectionHash, node_frame::Frame};

@@ -1,4 +1,7 @@
 //! HTTP/2 that floods, lies or is none: the connection ends, and only that.
+//!
+//! 1. A flood goes on until it is cut, and what it could send until then is bounded.
+//! 2. What is allowed (some PINGs, 16 streams) stands beside what is not.
 
 use std::time::Duration;
 

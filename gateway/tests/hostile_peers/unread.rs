@@ -1,5 +1,7 @@
 //! A node that never reads: it is cut as slow, the gateway's memory stays within its bounds, and what
 //! it was sent comes again in its next session.
+//!
+//! 1. Every command arrives once it is read, once, in the order in which it was enqueued.
 
 use std::time::Duration;
 

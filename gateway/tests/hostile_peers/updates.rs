@@ -1,5 +1,7 @@
 //! Updates that lie, are too large, or can't be stored: each is rejected alone, in its turn, and the
 //! session goes on, until it does nothing else.
+//!
+//! 1. What another node has is not touched, and not even told apart from what nobody has.
 
 use bytes::Bytes;
 use gateway_proto::v1::gateway_frame::Frame as Answer;
