@@ -1,4 +1,8 @@
 //! The machine that a run was made on, and the limits it sets.
+//!
+//! It owns what a report says of its machine (cores, memory, kernel, commit) and the one limit that a
+//! run raises: open files. What can't be read is left empty, for a report is worth having without it;
+//! a limit that can't be raised is an error that names the remedy.
 
 use std::fs;
 use std::path::Path;

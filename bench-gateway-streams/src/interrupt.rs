@@ -1,4 +1,7 @@
 //! Ctrl-C and SIGTERM.
+//!
+//! An interrupted run is a failed run: its work is dropped where it stands, and each thing that it
+//! started stops by its own `Drop`. This file stops nothing itself and never exits the process.
 
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -1,4 +1,8 @@
 //! The harness itself: a stall must show, a failed run must say so, and nothing may stay behind.
+//!
+//! Each story runs the built program as a person would, with a folder of its own for temporary files,
+//! and judges its output, its exit code and what is left in the folder. How fast a gateway is, is not
+//! asked here.
 
 #![allow(clippy::unwrap_used)]
 

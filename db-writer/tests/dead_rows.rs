@@ -1,4 +1,7 @@
 //! Dead rows: with a transaction that lets no vacuum clean up, what is read does not grow.
+//!
+//! Each hot statement is measured in buffers before and after twenty thousand commands went through
+//! their whole life while a snapshot is held open. That no plan scans a table at all is held in `plans`.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,8 @@
 //! Dispatch: order, time, credit, locks, and who does not starve.
+//!
+//! Each story runs the job as the thread does, against a database of its own, and looks at what was
+//! claimed and what the rows say. Who waits for whose transaction is in `locks`, what a lost connection
+//! means in `failures`; which lanes are asked for is the core's.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,8 @@
 //! What any client may call: enqueue, cancel, retention, and what they refuse.
+//!
+//! These functions are the interface of the schema to programs that are no gateway: a refusal is
+//! judged by its SQLSTATE and its sentence, and `seq` must be in the order of commits. What a gateway
+//! does with the rows is in `dispatch`, `hello` and `updates`.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,8 @@
 //! Failures: what a job says when its connection is lost, and what the next one finds.
+//!
+//! The backends are really ended, in the middle of a statement or before a commit. Whether the job
+//! may be tried again or its outcome is unknown, that no lock stays, and which schema is served are held
+//! here. What the writer then does about it is the core's.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,8 @@
 //! Hellos: who is let in, what is sent again, adopted or expired, and how they wait for dispatches.
+//!
+//! Each story says Hello with what a node claims to know and compares the grant and the rows. The rows
+//! decide, but for what the node lists itself. Superseding among shards is not seen here: that is the
+//! core's.
 
 #![allow(clippy::unwrap_used)]
 

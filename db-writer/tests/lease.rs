@@ -1,4 +1,8 @@
 //! The lease: who holds it, when it passes on, and who waits for whom meanwhile.
+//!
+//! Two owners of one gateway id take, renew, release and lose the lease in a real database. That a
+//! writer without it stops routing is the core's to hold, and `gateway/tests/zombie_gateway.rs` shows it
+//! with processes.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,7 @@
 //! Who waits for whom: each kind of transaction is held open, and the others go on, or wait.
+//!
+//! That something does not wait is shown beside a transaction that is open and stays so, not by a time
+//! that was measured. Batches in opposite orders must never be a deadlock.
 
 #![allow(clippy::unwrap_used)]
 

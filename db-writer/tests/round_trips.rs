@@ -1,4 +1,7 @@
 //! The number of statements of a job does not depend on how many entries it has.
+//!
+//! The server counts, not the client: what is compared are the calls that it saw of this gateway for
+//! batches of 1, 50 and 500. How long a call takes is not asked here.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,9 @@
 //! The thread: from a shard's message to the database and back, with a real PostgreSQL and a shard
 //! that is played by the test.
+//!
+//! What only the running thread can show: wake-ups, the poll, outages, a second owner, mail that a shard
+//! does not take, the stop, and that an idle thread sleeps. Each job for itself is tested in the
+//! other files of this folder.
 
 #![allow(clippy::unwrap_used)]
 

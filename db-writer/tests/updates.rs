@@ -1,4 +1,8 @@
 //! Updates, presence and the feed of cancellations.
+//!
+//! Each story stores a batch and compares the answers with the rows. An end is stored once and stays;
+//! a node changes its own commands alone; an old epoch counts for nothing. Acks and credit are the
+//! core's.
 
 #![allow(clippy::unwrap_used)]
 

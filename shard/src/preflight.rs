@@ -1,5 +1,8 @@
 //! What the runtime needs of the machine, looked at before the first shard starts: without these
 //! the executor would panic, or fail with a number.
+//!
+//! It owns the sentences that say what to change (a sysctl, a unit's limit, a sandbox). It changes
+//! nothing and raises no limit: the ring that it sets up to see whether one can be had is given back.
 
 use std::io;
 

@@ -1,5 +1,8 @@
 //! Histories by seed. A seed that fails names itself; repeat it with
 //! `GATEWAY_SIM_SEED=<seed> cargo test -p gateway-sim --test seeds one_seed`.
+//!
+//! What must hold is checked by the world itself (`world/checks.rs`). Here stands how many
+//! histories are lived, that a seed is one history, and that each kind of fault did happen.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,8 @@
 //! A simulated node keeps the protocol's rules, also towards a gateway that makes it hard.
+//!
+//! A scripted gateway does what a real one never would: it withholds acks, resends, cuts, drains. If a
+//! simulated node broke a rule, the gateway's own stories would prove nothing. How it dials and counts
+//! under load is not asked here.
 
 #![allow(clippy::unwrap_used)]
 

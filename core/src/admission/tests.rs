@@ -1,4 +1,8 @@
 //! Herds in simulated time, and threads that race for the bounds.
+//!
+//! A herd obeys every delay that it is given; what is asserted is how soon all are in and that the
+//! database is never asked faster than it answers. The races are the only tests of the core with threads:
+//! admission is the one thing that shards share.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,8 @@
 //! Stories of a session, and what their tellers (and the properties) need of frames.
+//!
+//! Each story gives a session frames, news and times by hand and reads what it sends, posts and how it
+//! ends: the Hello, Welcome's order, the one durable frame at a time, bad frames, silence, half-closes,
+//! fences. Bytes and sockets are the shard's to test, orders nobody thought of the properties'.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,8 @@
 //! Operation sequences against a tiny store: whatever the order of messages, outcomes and faults,
 //! the writer keeps its promises. The simulator does the same at full size with real sessions.
+//!
+//! The promises: credit holds, each durable frame is answered once, and all work ends when faults do.
+//! Single stories, told in order, are in `tests`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

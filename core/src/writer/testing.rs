@@ -1,4 +1,7 @@
 //! Small makers of ids and messages for the tests of this room.
+//!
+//! They hold no state and assert nothing but that a name is valid. What a story says about its store is
+//! in the story.
 
 use std::time::Duration;
 

@@ -1,4 +1,9 @@
 //! Stories of the whole machine, told with jobs and outcomes by hand.
+//!
+//! A `Desk` holds the writer and plays its store and its shards: a story takes the jobs, answers them in
+//! the order it likes, and reads what the shards are told. Sessions that supersede, fences, credit,
+//! unknown outcomes, refused entries and the stop are told here; orders that nobody thought of are in
+//! `sequences`, SQL is in `db-writer/tests/`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! What the wire makes of good, odd and hostile messages.
+//!
+//! Messages of the schema go in, frames of the core or a sentence come out, and the other way round. No
+//! bytes may make it panic, and nothing small may keep a large buffer alive. Limits that a session
+//! decides on are the core's to test.
 
 use gateway_core::ids::{EventSeq, LaneSeq, SessionEpoch};
 use gateway_core::time::UnixMillis;

@@ -1,4 +1,7 @@
 //! In the writer's place: grants every Hello, stores every update, records all that it was told.
+//!
+//! It decides nothing: no epoch is refused, no update rejected. A story pauses it to see
+//! backpressure, and says by itself what else a writer would say (a fence, a session superseded).
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -1,4 +1,12 @@
 //! What must hold in a world after every step, and at its end.
+//!
+//! It keeps notes of what was seen and never changes what happens. A check that fails ends the
+//! history, and its seed repeats it.
+//!
+//! 1. At most one process believes that it holds a gateway's lease.
+//! 2. First attempts of a lane reach its node in the order of `seq`, but for deferred ones.
+//! 3. An end that was acked is what is stored.
+//! 4. At the end every command has ended, every node is idle, and all bytes were released.
 
 use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq};
 

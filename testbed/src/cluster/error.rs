@@ -1,4 +1,7 @@
 //! Why a private cluster does not start or stop, in sentences for the person who runs it.
+//!
+//! Each sentence names the folder, account or program it is about and, where there is one, the
+//! remedy. What a server or a program said itself is quoted, never put in other words.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,8 @@
 //! A cluster as root and as an ordinary user, through stops, crashes and a second start.
+//!
+//! Each story starts a real server in a folder of its own. Data must outlive stops and crashes; a
+//! cluster that is dropped must leave neither a process nor a folder. What is stored in it is no
+//! matter here.
 
 use super::*;
 

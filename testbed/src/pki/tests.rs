@@ -1,4 +1,7 @@
 //! What the PKI makes, as rustls judges it.
+//!
+//! The judge is the same verifier that a gateway uses, not a reading of our own. What TLS lets pass and
+//! a gateway must refuse is told in `gateway/tests/hostile_peers/certificates.rs`.
 
 use super::*;
 use rustls::pki_types::UnixTime;

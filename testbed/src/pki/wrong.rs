@@ -1,4 +1,7 @@
 //! Certificates that a gateway must refuse, each wrong in one way alone.
+//!
+//! It owns the list of wrongs and how each is made. Some fail in TLS's handshake, others (the URIs) only
+//! a gateway can refuse; which is which is for the tests to say.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,5 +1,8 @@
 //! A gateway that does what a test tells it, over the same TLS and HTTP/2 that a real one uses.
 //! It is there to ask of a node what a well-behaved gateway never would.
+//!
+//! It decides nothing: it hands a test each session that is opened and each frame that comes, and sends
+//! what it is told to, or ends the stream, or cuts the connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
