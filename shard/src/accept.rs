@@ -3,17 +3,20 @@
 //! 1. A handshake's slot is taken before the accept, so a storm waits in the kernel's queue, where it
 //!    costs nothing, and sessions keep their latency.
 //! 2. A peer that lets its handshake wait holds its slot for `SLOT_PATIENCE` only; then it steps
-//!    aside, and at most `MAX_ASIDE` may stand there: silent peers do not keep others out.
+//!    aside, and at most `MAX_ASIDE` stand there, the newest: silent peers do not keep others out.
 //! 3. A failed accept (too many open files) is followed by a pause, and is told once until it works
 //!    again.
 //! 4. After `Stage::Stopping` nothing is accepted.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use crate::bell::{Bell, Wish};
 use crate::executor::{self, Listener};
 use crate::handshake;
 use crate::shard::{Shard, Stage};
@@ -29,7 +32,9 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct HandshakeSlots {
     free: Cell<usize>,
-    aside: Cell<usize>,
+    /// By the order in which they stepped aside.
+    aside: RefCell<BTreeMap<u64, Arc<Bell>>>,
+    next_place: Cell<u64>,
     acceptor: RefCell<Option<Waker>>,
 }
 
@@ -37,17 +42,23 @@ pub(crate) struct HandshakeSlots {
 #[derive(Debug)]
 pub(crate) struct HandshakeSlot {
     slots: Rc<HandshakeSlots>,
-    is_aside: bool,
+    /// Where it stands aside.
+    place: Option<u64>,
 }
 
 impl HandshakeSlots {
     pub(crate) fn new(at_once: usize) -> Rc<Self> {
-        Rc::new(Self { free: Cell::new(at_once.max(1)), aside: Cell::new(0), acceptor: RefCell::default() })
+        Rc::new(Self {
+            free: Cell::new(at_once.max(1)),
+            aside: RefCell::default(),
+            next_place: Cell::new(0),
+            acceptor: RefCell::default(),
+        })
     }
 
     fn try_take(self: &Rc<Self>) -> Option<HandshakeSlot> {
         self.free.set(self.free.get().checked_sub(1)?);
-        Some(HandshakeSlot { slots: Rc::clone(self), is_aside: false })
+        Some(HandshakeSlot { slots: Rc::clone(self), place: None })
     }
 
     fn give_back(&self) {
@@ -64,22 +75,34 @@ impl HandshakeSlots {
 }
 
 impl HandshakeSlot {
-    /// Lets another handshake begin, though this one has not ended.
-    pub(crate) fn step_aside(&mut self) {
-        if !self.is_aside && self.slots.aside.get() < MAX_ASIDE {
-            self.is_aside = true;
-            self.slots.aside.set(self.slots.aside.get() + 1);
-            self.slots.give_back();
+    /// Lets another handshake begin, though this one, of the connection that `bell` wakes, has not
+    /// ended. Where too many stand aside, the oldest must go.
+    pub(crate) fn step_aside(&mut self, bell: &Arc<Bell>) {
+        if self.place.is_some() {
+            return;
         }
+        let slots = &self.slots;
+        let place = slots.next_place.get();
+        slots.next_place.set(place + 1);
+        self.place = Some(place);
+        let mut aside = slots.aside.borrow_mut();
+        aside.insert(place, Arc::clone(bell));
+        let oldest = if aside.len() > MAX_ASIDE { aside.pop_first() } else { None };
+        drop(aside);
+        if let Some((_, oldest)) = oldest {
+            oldest.ask(Wish::Quit);
+        }
+        slots.give_back();
     }
 }
 
 impl Drop for HandshakeSlot {
     fn drop(&mut self) {
-        if self.is_aside {
-            self.slots.aside.set(self.slots.aside.get() - 1);
-        } else {
-            self.slots.give_back();
+        match self.place {
+            Some(place) => {
+                self.slots.aside.borrow_mut().remove(&place);
+            }
+            None => self.slots.give_back(),
         }
     }
 }
@@ -131,15 +154,28 @@ mod tests {
     #[test]
     fn silent_peers_do_not_keep_others_out() {
         let slots = HandshakeSlots::new(2);
-        let mut silent: Vec<_> = std::iter::from_fn(|| slots.try_take()).collect();
-        assert_eq!(silent.len(), 2);
-        for slot in &mut silent {
-            slot.step_aside();
-            slot.step_aside();
+        let bells: Vec<Arc<Bell>> = (0..MAX_ASIDE + 2).map(|_| Arc::default()).collect();
+        let mut silent = Vec::new();
+        for bell in &bells {
+            let mut slot = slots.try_take().expect("a slot is free");
+            slot.step_aside(bell);
+            slot.step_aside(bell);
+            silent.push(slot);
         }
-        let others: Vec<_> = std::iter::from_fn(|| slots.try_take()).collect();
-        assert_eq!(others.len(), 2);
-        drop((silent, others));
-        assert_eq!((slots.free.get(), slots.aside.get()), (2, 0));
+        assert_eq!(slots.aside.borrow().len(), MAX_ASIDE);
+        let must_go = bells.iter().filter(|bell| bell.wish() == Wish::Quit).count();
+        assert_eq!(must_go, 2);
+        assert_eq!((bells[0].wish(), bells[1].wish()), (Wish::Quit, Wish::Quit), "the oldest");
+        drop(silent);
+        assert_eq!((slots.free.get(), slots.aside.borrow().len()), (2, 0));
+    }
+
+    #[test]
+    fn no_more_shake_hands_at_once_than_may() {
+        let slots = HandshakeSlots::new(2);
+        let taken: Vec<_> = std::iter::from_fn(|| slots.try_take()).collect();
+        assert_eq!(taken.len(), 2);
+        drop(taken);
+        assert_eq!(slots.free.get(), 2);
     }
 }

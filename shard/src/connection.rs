@@ -42,6 +42,9 @@ const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 const RESET_STREAMS_KEPT: usize = 16;
+/// What h2 may spend on tiny DATA frames that are not read yet. A session that is held back must run
+/// into its window first, which it does with frames of 32 bytes and more.
+const TINY_FRAMES_BYTES: usize = 512 << 10;
 
 /// HTTP/2 with everything small that a peer could make large.
 pub(crate) fn http2(limits: &Limits) -> Builder {
@@ -53,6 +56,7 @@ pub(crate) fn http2(limits: &Limits) -> Builder {
         .header_table_size(0)
         .max_concurrent_streams(limits.streams_per_connection)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .data_frame_budget(TINY_FRAMES_BYTES)
         .max_concurrent_reset_streams(RESET_STREAMS_KEPT)
         .max_pending_accept_reset_streams(RESET_STREAMS_KEPT)
         .max_local_error_reset_streams(Some(RESET_STREAMS_KEPT));
@@ -94,6 +98,7 @@ impl Connection {
     /// One turn. `Ready` when the connection is over.
     pub(crate) fn poll(&mut self, task: &Waker) -> Poll<()> {
         self.bell.begin_turn(task);
+        self.shard.count_turn();
         let outcome = self.turn();
         self.shard.outbound.ring();
         self.bell.end_turn(outcome.is_pending() && self.bell.is_over_budget());

@@ -25,7 +25,7 @@ use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt};
 use crate::outbound::Outbound;
 use crate::shard::{Parts, Shard};
 use crate::stopping::HandoverFailed;
-use crate::{ShardConfig, accept, mailbox, panics, stopping};
+use crate::{ShardConfig, accept, mailbox, metronome, panics, stopping};
 
 /// An accepted socket.
 pub(crate) type TcpSocket = glommio::net::TcpStream;
@@ -142,6 +142,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         let shard = on(&shard);
         async move { shard.outbound.run().await }
     });
+    let metronome = shard.queues.spawn_helper(metronome::run(on(&shard)));
     let acceptor = shard.queues.spawn_acceptor(accept::run(on(&shard), listener));
     let mail = shard.queues.spawn_helper({
         let (shard, inbox) = (on(&shard), config.inbox);
@@ -158,6 +159,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
     acceptor.0.await;
     timers.0.cancel().await;
     pump.0.cancel().await;
+    metronome.0.cancel().await;
     match (cause, handed_over) {
         (mailbox::StopCause::WriterGone, _) => Err(ShardError::WriterGone { shard: id }),
         (_, Err(HandoverFailed)) => Err(ShardError::HandoverFailed { shard: id }),

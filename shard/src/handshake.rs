@@ -77,7 +77,7 @@ async fn secure_and_greet(
         poll_fn(|context| {
             if patient && patience.as_mut().poll(context).is_ready() {
                 patient = false;
-                slot.step_aside();
+                slot.step_aside(lease.bell());
             }
             stage.as_mut().poll(context)
         })

@@ -27,6 +27,7 @@ mod health;
 mod identity;
 mod listener;
 mod mailbox;
+mod metronome;
 mod outbound;
 mod outbox;
 mod paced;

@@ -1,13 +1,22 @@
 //! The listening sockets: one a shard, all on one port, between which the kernel spreads what
 //! connects.
+//!
+//! It owns the options that accepted sockets inherit (keepalive, no delay). It never accepts: that is
+//! left to `accept`.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 /// How many connections may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 pub const DEFAULT_BACKLOG: u32 = 8192;
+
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(15))
+    .with_retries(4);
 
 /// Binds a listener that other shards can bind again (`SO_REUSEPORT`). With port 0 the kernel picks
 /// one: bind the first, then the others on the port of its `local_addr`.
@@ -19,6 +28,9 @@ pub fn bind_reuse_port(addr: SocketAddr, backlog: u32) -> io::Result<TcpListener
     if addr.is_ipv6() {
         socket.set_only_v6(false)?;
     }
+    // Accepted sockets inherit both. Heartbeats find a dead session; this finds a dead watcher.
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
+    socket.set_tcp_nodelay(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;

@@ -78,20 +78,18 @@ impl FrameReader {
                     return Poll::Ready(Ok(message));
                 }
             }
-            if self.deadline().is_some_and(|deadline| deadline <= now) {
-                return Poll::Ready(Err(ReadEnd::Broken(CloseReason::Protocol(format!(
-                    "a frame was not received whole within {:?} ({WHOLE_FRAME_SHARE} times sessions.send_timeout)",
-                    self.whole_within
-                )))));
-            }
-            match std::task::ready!(self.body.poll_data(context)) {
-                Some(Ok(chunk)) => self.take_chunk(chunk, now)?,
-                Some(Err(_)) => return Poll::Ready(Err(ReadEnd::PeerGone)),
-                None if buffered > 0 => {
+            match self.body.poll_data(context) {
+                Poll::Ready(Some(Ok(chunk))) => self.take_chunk(chunk, now)?,
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(ReadEnd::PeerGone)),
+                Poll::Ready(None) if buffered > 0 => {
                     let why = "the stream ended inside a frame".to_owned();
                     return Poll::Ready(Err(ReadEnd::Broken(CloseReason::Protocol(why))));
                 }
-                None => return Poll::Ready(Err(ReadEnd::HalfClosed)),
+                Poll::Ready(None) => return Poll::Ready(Err(ReadEnd::HalfClosed)),
+                Poll::Pending if self.deadline().is_some_and(|deadline| deadline <= now) => {
+                    return Poll::Ready(Err(self.too_slow()));
+                }
+                Poll::Pending => return Poll::Pending,
             }
         }
     }
@@ -109,6 +107,13 @@ impl FrameReader {
     /// When `poll_frame` must be asked again, though nothing came.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         self.begun_at.map(|begun_at| begun_at + self.whole_within)
+    }
+
+    fn too_slow(&self) -> ReadEnd {
+        ReadEnd::Broken(CloseReason::Protocol(format!(
+            "a frame was not received whole within {:?} ({WHOLE_FRAME_SHARE} times sessions.send_timeout)",
+            self.whole_within
+        )))
     }
 
     fn take_chunk(&mut self, chunk: Bytes, now: Moment) -> Result<(), ReadEnd> {

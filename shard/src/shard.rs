@@ -55,6 +55,8 @@ pub(crate) struct Shard {
     pub(crate) handshakes: Rc<HandshakeSlots>,
     pub(crate) queues: Queues,
     pub(crate) stage: Cell<Stage>,
+    /// Turns of connections and messages taken: how active the shard is.
+    pub(crate) turns: Cell<u64>,
     pub(crate) watchers: RefCell<Slab<Arc<Bell>>>,
     slots: RefCell<Slab<Rc<Mailslot>>>,
     next_serial: Cell<u32>,
@@ -120,6 +122,7 @@ impl Shard {
             handshakes: HandshakeSlots::new(limits.handshakes_at_once),
             queues: parts.queues,
             stage: Cell::new(Stage::Closed),
+            turns: Cell::new(0),
             watchers: RefCell::default(),
             slots: RefCell::default(),
             next_serial: Cell::new(0),
@@ -202,6 +205,10 @@ impl Shard {
                 bell.ring();
             }
         }
+    }
+
+    pub(crate) fn count_turn(&self) {
+        self.turns.set(self.turns.get() + 1);
     }
 
     pub(crate) fn is_serving(&self) -> bool {

@@ -12,6 +12,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use gateway_core::time::Moment;
 
@@ -20,6 +21,8 @@ use crate::executor::{self, Clock};
 
 /// Bells rung between two yields.
 const RINGS_PER_TURN: usize = 64;
+/// The shortest sleep.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
@@ -96,7 +99,8 @@ impl Timers {
 impl Deadline {
     /// The bell must ring at `at`. `None` and later times than before change nothing at once.
     pub(crate) fn set(&mut self, at: Option<Moment>, now: Moment) {
-        let Some(at) = at else { return };
+        // A deadline that has passed and stays would keep the thread busy.
+        let Some(at) = at.map(|at| at.max(now + SHORTEST)) else { return };
         if self.registered.is_some_and(|registered| registered > now && registered <= at) {
             return;
         }
@@ -124,8 +128,6 @@ impl Drop for Deadline {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn at(seconds: u64) -> Moment {

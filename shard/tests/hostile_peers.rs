@@ -1,4 +1,8 @@
 //! What peers may try, and what becomes of them; and that others on the shard do not notice.
+//!
+//! Real sockets and shards, with a stand-in for the writer: each peer's connection or stream ends in
+//! the way that is due, and a well-behaved one beside it is served. The same against a whole gateway and
+//! its database is in `gateway/tests/hostile_peers/`.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -168,7 +172,7 @@ fn a_certificate_that_names_nobody_is_unauthenticated() {
 
 /// Whether a node with this certificate gets through the handshake.
 async fn is_let_in(gateway: &Gateway, certificate: &support::pki::NodeCertificate) -> bool {
-    let Ok(mut node) = Client::connect(gateway.addr, &gateway.pki, Some(certificate)).await else {
+    let Ok(mut node) = Client::connect(gateway.addr, &gateway.pki.roots, Some(certificate)).await else {
         return false;
     };
     // With TLS 1.3 a client learns of the refusal only when it reads.
@@ -225,7 +229,7 @@ fn silent_sockets_neither_stay_nor_keep_others_out() {
             silent.push(TcpStream::connect(gateway.addr).await.unwrap());
         }
         // Behind a whole TLS handshake, without HTTP/2's preface.
-        let mut quiet = soon(client::tls(gateway.addr, &gateway.pki, None)).await.unwrap();
+        let mut quiet = soon(client::tls(gateway.addr, &gateway.pki.roots, None)).await.unwrap();
         let begun = Instant::now();
         gateway.node("n-1").await.session().await;
         assert!(begun.elapsed() < Duration::from_millis(1900), "{:?}", begun.elapsed());
@@ -324,7 +328,7 @@ fn a_flood_of_pings_ends_its_connection_alone() {
         let gateway = Gateway::start(Limits::default());
         let mut other = gateway.node("other").await;
         let (mut well, _) = other.session().await;
-        let mut raw = soon(client::tls(gateway.addr, &gateway.pki, None)).await.unwrap();
+        let mut raw = soon(client::tls(gateway.addr, &gateway.pki.roots, None)).await.unwrap();
         raw.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         let pings = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8].repeat(1000);
         let flood = async {
@@ -349,8 +353,9 @@ fn rapid_resets_end_their_connection_alone() {
         let gateway = Gateway::start(Limits { opens_burst: 10_000, ..Limits::default() });
         let mut other = gateway.node("other").await;
         let (mut well, _) = other.session().await;
-        let tls =
-            soon(client::tls(gateway.addr, &gateway.pki, Some(&gateway.pki.node("n-1")))).await.unwrap();
+        let tls = soon(client::tls(gateway.addr, &gateway.pki.roots, Some(&gateway.pki.node("n-1"))))
+            .await
+            .unwrap();
         let (mut requests, connection) = soon(h2::client::handshake(tls)).await.unwrap();
         let over = tokio::task::spawn_local(connection);
         let mut sent = 0;

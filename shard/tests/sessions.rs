@@ -1,4 +1,7 @@
 //! Sessions over real sockets: TLS, HTTP/2, gRPC, a shard's threads, with a stand-in for the writer.
+//!
+//! From Hello to trailers, through backpressure, superseding, fences and the stop, on one shard and on
+//! several. What the writer would decide is said by the story; decisions are tested in the core.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -141,7 +144,7 @@ fn a_herd_is_refused_with_a_delay_in_trailers_only() {
     story(async {
         let gateway = Gateway::start(Limits { opens_per_second: 1, opens_burst: 1, ..Limits::default() });
         let mut node = gateway.node("n-1").await;
-        node.session().await;
+        let _served = node.session().await;
         let mut refused = node.call(path::SESSION).await;
         assert!(refused.headers.headers().contains_key("grpc-status"), "trailers-only");
         let end = refused.end().await;
@@ -256,6 +259,40 @@ fn a_full_writer_holds_nodes_back_and_loses_nothing() {
                 assert_eq!(ack.r#ref, frame, "in order of arrival");
             }
         }
+    });
+}
+
+#[test]
+fn a_node_with_many_small_updates_rides_out_a_writer_that_stands_still() {
+    story(async {
+        let gateway = Gateway::start(Limits { to_writer_messages: 1, ..Limits::default() });
+        let mut node = gateway.node("n-1").await;
+        let (mut session, _) = node.session().await;
+        gateway.writer.pause();
+        for frame in 1..=3000 {
+            session.frame(update(frame, 3, 0));
+        }
+        // Long enough for all that the windows let through to arrive and wait unread.
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        gateway.writer.resume();
+        for frame in 1..=3000 {
+            let Some(Frame::Ack(ack)) = session.next().await else { panic!("no ack of {frame}") };
+            assert_eq!(ack.r#ref, frame);
+        }
+    });
+}
+
+#[test]
+fn a_stream_without_a_hello_ends_and_gives_its_place_back() {
+    story(async {
+        let limits = Limits { hello_timeout: std::time::Duration::from_millis(100), ..Limits::default() };
+        let mut gateway = Gateway::start(limits);
+        let mut node = gateway.node("n-1").await;
+        let mut session = node.call(path::SESSION).await;
+        assert_eq!(session.end().await.status, 3);
+        until("admission is given back", || gateway.admission.streams() == 0).await;
+        assert_eq!(gateway.admission.pending_hellos(), 0);
+        assert!(gateway.writer.rest().is_empty(), "the writer never knew of it");
     });
 }
 

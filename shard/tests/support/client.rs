@@ -1,4 +1,7 @@
 //! A node as HTTP/2 sees it: TLS by rustls, streams by h2, frames as the test says.
+//!
+//! It keeps no rule of the protocol by itself, so a story can break any. Whatever it awaits has a
+//! deadline, but for `next_or_wait`. A node that does keep the rules is the testbed's.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::pki::{NodeCertificate, Pki};
+use super::pki::NodeCertificate;
 use super::soon;
 
 /// A connection.
@@ -44,9 +47,9 @@ pub struct End {
     pub pushback_ms: Option<u64>,
 }
 
-pub fn tls_config(pki: &Pki, certificate: Option<&NodeCertificate>) -> Arc<ClientConfig> {
+pub fn tls_config(roots_pem: &[u8], certificate: Option<&NodeCertificate>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    for root in CertificateDer::pem_slice_iter(&pki.roots) {
+    for root in CertificateDer::pem_slice_iter(roots_pem) {
         roots.add(root.unwrap()).unwrap();
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -66,22 +69,22 @@ pub fn tls_config(pki: &Pki, certificate: Option<&NodeCertificate>) -> Arc<Clien
 
 pub async fn tls(
     addr: SocketAddr,
-    pki: &Pki,
+    roots: &[u8],
     certificate: Option<&NodeCertificate>,
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let tcp = TcpStream::connect(addr).await?;
     tcp.set_nodelay(true)?;
-    let connector = TlsConnector::from(tls_config(pki, certificate));
+    let connector = TlsConnector::from(tls_config(roots, certificate));
     connector.connect(ServerName::try_from("localhost").unwrap(), tcp).await
 }
 
 impl Client {
     pub async fn connect(
         addr: SocketAddr,
-        pki: &Pki,
+        roots: &[u8],
         certificate: Option<&NodeCertificate>,
     ) -> Result<Self, String> {
-        let tls = soon(tls(addr, pki, certificate)).await.map_err(|error| error.to_string())?;
+        let tls = soon(tls(addr, roots, certificate)).await.map_err(|error| error.to_string())?;
         let handshake = h2::client::Builder::new().handshake(tls);
         let (requests, connection) = soon(handshake).await.map_err(|error| error.to_string())?;
         let requests = soon(requests.ready()).await.map_err(|error| error.to_string())?;
@@ -153,6 +156,18 @@ impl Call {
     /// The next frame; `None` at the stream's end.
     pub async fn next(&mut self) -> Option<gateway_frame::Frame> {
         self.message::<v1::GatewayFrame>().await.map(|frame| frame.frame.expect("a known arm"))
+    }
+
+    /// The next frame, however long it takes.
+    pub async fn next_or_wait(&mut self) -> Option<gateway_frame::Frame> {
+        loop {
+            if let Some(message) = self.deframer.next().unwrap() {
+                return v1::GatewayFrame::decode(message).unwrap().frame;
+            }
+            let chunk = self.body.data().await?.ok()?;
+            self.body.flow_control().release_capacity(chunk.len()).unwrap();
+            self.deframer.push(chunk);
+        }
     }
 
     /// How the call ends, whatever comes before.

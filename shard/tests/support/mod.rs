@@ -1,5 +1,8 @@
 //! What the stories of this crate share: shards on loopback, a stand-in for the writer that answers
 //! at once and records all that it was told, a throw-away PKI, and a plain HTTP/2 client.
+//!
+//! Whatever must happen has a deadline here, so that a story fails instead of hanging. It reads no
+//! database and decides nothing: what the writer would refuse is for the story to say.
 #![allow(dead_code, unreachable_pub, missing_debug_implementations, clippy::unwrap_used)]
 
 pub mod client;
@@ -45,8 +48,10 @@ impl Gateway {
 
     /// That many serving shards on one port. To be called within a tokio runtime.
     pub fn start_shards(limits: Limits, count: u16) -> Self {
-        let _ =
-            tracing_subscriber::fmt().with_env_filter("gateway_shard=debug").with_test_writer().try_init();
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter("gateway_shard=debug,warn")
+            .with_test_writer()
+            .try_init();
         let pki = Pki::new();
         let limits = Arc::new(limits);
         let started = Instant::now();
@@ -94,7 +99,11 @@ impl Gateway {
         gateway.tell_all(|| ToShard::Serving(true));
         let begun = Instant::now();
         while gateway.sum(|counters| counters.mail_taken.get()) < u64::from(count) {
-            assert!(begun.elapsed() < SOON, "the shards take their mail");
+            assert!(
+                begun.elapsed() < SOON,
+                "the shards take their mail: {:?}",
+                gateway.sum(|counters| counters.mail_looks.get())
+            );
             std::thread::yield_now();
         }
         gateway
@@ -122,7 +131,7 @@ impl Gateway {
     }
 
     pub async fn connect(&self, certificate: Option<&NodeCertificate>) -> Client {
-        Client::connect(self.addr, &self.pki, certificate).await.unwrap()
+        Client::connect(self.addr, &self.pki.roots, certificate).await.unwrap()
     }
 
     /// Stops the shards and gives the outcome of each.

@@ -1,4 +1,10 @@
 //! A throw-away authority and what it signs.
+//!
+//! This crate keeps its own, small one, so that its tests need no testbed. Its keys live in memory, or
+//! in a folder that a story names for another process; a gateway is given the roots and its own key,
+//! never the authority's.
+
+use std::path::Path;
 
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -32,6 +38,30 @@ impl Pki {
         let server_key = KeyPair::generate().unwrap();
         let server_chain = server.signed_by(&server_key, &authority).unwrap().pem().into_bytes();
         Self { authority, roots, server_chain, server_key: server_key.serialize_pem().into_bytes() }
+    }
+
+    /// Writes the roots and that many nodes for another process.
+    pub fn write_nodes(&self, dir: &Path, count: usize) {
+        std::fs::create_dir_all(dir).unwrap();
+        std::fs::write(dir.join("roots"), &self.roots).unwrap();
+        for n in 0..count {
+            let node = self.node(&format!("n-{n}"));
+            std::fs::write(dir.join(format!("{n}.crt")), &node.chain[0]).unwrap();
+            std::fs::write(dir.join(format!("{n}.key")), node.key.secret_der()).unwrap();
+        }
+    }
+
+    /// What `write_nodes` wrote.
+    pub fn read_nodes(dir: &Path) -> Vec<(Vec<u8>, NodeCertificate)> {
+        let roots = std::fs::read(dir.join("roots")).unwrap();
+        let read = |name: String| std::fs::read(dir.join(name)).ok();
+        (0..)
+            .map_while(|n| {
+                let chain = vec![CertificateDer::from(read(format!("{n}.crt"))?)];
+                let key = PrivateKeyDer::Pkcs8(read(format!("{n}.key"))?.into());
+                Some((roots.clone(), NodeCertificate { chain, key }))
+            })
+            .collect()
     }
 
     /// The certificate of a node of the test's trust domain.

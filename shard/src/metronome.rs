@@ -1,0 +1,35 @@
+//! Makes sure that no task waits for ever although it was woken.
+//!
+//! glommio 0.9.0 can go to sleep with tasks ready to run: if a completion that nobody waits for (the
+//! preempt timer's, or that of a wake from another thread) arrives between its poll for I/O and its
+//! first look at the queues, it runs nothing, takes that for "nothing to run", and parks. The next
+//! event of any kind brings the tasks back; on a quiet shard there may be none for a long time.
+//! `tests/wakes.rs` shows it within seconds where this file's tick is turned off.
+//!
+//! So there is always a next event: a timer, close while the shard is active, sparse while it rests.
+//!
+//! 1. A woken task runs after `ACTIVE_TICK` at the latest on a shard that is active, after
+//!    `RESTING_TICK` on one that rests.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::executor;
+use crate::shard::Shard;
+
+const ACTIVE_TICK: Duration = Duration::from_millis(1);
+const RESTING_TICK: Duration = Duration::from_millis(10);
+/// Ticks without activity after which a shard rests.
+const TICKS_TO_REST: u32 = 20;
+
+/// Ticks for ever.
+pub(crate) async fn run(shard: Rc<Shard>) {
+    let (mut seen, mut quiet_ticks) = (0, 0);
+    loop {
+        let turns = shard.turns.get();
+        quiet_ticks = if turns == seen { quiet_ticks + 1 } else { 0 };
+        seen = turns;
+        executor::sleep(if quiet_ticks < TICKS_TO_REST { ACTIVE_TICK } else { RESTING_TICK }).await;
+        quiet_ticks = quiet_ticks.min(TICKS_TO_REST);
+    }
+}
