@@ -142,7 +142,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         let shard = on(&shard);
         async move { shard.outbound.run().await }
     });
-    let metronome = shard.queues.spawn_helper(metronome::run(on(&shard)));
+    let metronome = shard.queues.spawn_helper(metronome::run(Rc::clone(&shard.turns)));
     let acceptor = shard.queues.spawn_acceptor(accept::run(on(&shard), listener));
     let mail = shard.queues.spawn_helper({
         let (shard, inbox) = (on(&shard), config.inbox);
@@ -159,7 +159,8 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
     acceptor.0.await;
     timers.0.cancel().await;
     pump.0.cancel().await;
-    metronome.0.cancel().await;
+    // Last, and not awaited: without it an await may not end.
+    drop(metronome);
     match (cause, handed_over) {
         (mailbox::StopCause::WriterGone, _) => Err(ShardError::WriterGone { shard: id }),
         (_, Err(HandoverFailed)) => Err(ShardError::HandoverFailed { shard: id }),

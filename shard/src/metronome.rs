@@ -10,26 +10,25 @@
 //!
 //! 1. A woken task runs after `ACTIVE_TICK` at the latest on a shard that is active, after
 //!    `RESTING_TICK` on one that rests.
+//! 2. It ticks until nothing of the shard is awaited any more, and keeps nothing of it alive.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::executor;
-use crate::shard::Shard;
 
 const ACTIVE_TICK: Duration = Duration::from_millis(1);
-const RESTING_TICK: Duration = Duration::from_millis(10);
+const RESTING_TICK: Duration = Duration::from_millis(20);
 /// Ticks without activity after which a shard rests.
 const TICKS_TO_REST: u32 = 20;
 
-/// Ticks for ever.
-pub(crate) async fn run(shard: Rc<Shard>) {
+/// Ticks for ever; `turns` grows while the shard is active.
+pub(crate) async fn run(turns: Rc<Cell<u64>>) {
     let (mut seen, mut quiet_ticks) = (0, 0);
     loop {
-        let turns = shard.turns.get();
-        quiet_ticks = if turns == seen { quiet_ticks + 1 } else { 0 };
-        seen = turns;
         executor::sleep(if quiet_ticks < TICKS_TO_REST { ACTIVE_TICK } else { RESTING_TICK }).await;
-        quiet_ticks = quiet_ticks.min(TICKS_TO_REST);
+        quiet_ticks = if turns.get() == seen { (quiet_ticks + 1).min(TICKS_TO_REST) } else { 0 };
+        seen = turns.get();
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Shard {
     pub(crate) queues: Queues,
     pub(crate) stage: Cell<Stage>,
     /// Turns of connections and messages taken: how active the shard is.
-    pub(crate) turns: Cell<u64>,
+    pub(crate) turns: Rc<Cell<u64>>,
     pub(crate) watchers: RefCell<Slab<Arc<Bell>>>,
     slots: RefCell<Slab<Rc<Mailslot>>>,
     next_serial: Cell<u32>,
@@ -122,7 +122,7 @@ impl Shard {
             handshakes: HandshakeSlots::new(limits.handshakes_at_once),
             queues: parts.queues,
             stage: Cell::new(Stage::Closed),
-            turns: Cell::new(0),
+            turns: Rc::default(),
             watchers: RefCell::default(),
             slots: RefCell::default(),
             next_serial: Cell::new(0),
