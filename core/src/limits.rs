@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Longest text that a node may put into a field that is no id (progress, error, boot id, …).
 pub const MAX_TEXT_BYTES: usize = 4 << 10;
+/// Largest payload of a command; the database refuses more at enqueue.
+pub const MAX_PAYLOAD_BYTES: usize = 512 << 10;
 /// Largest batch of any queue of the writer, in entries.
 pub const MAX_BATCH_ENTRIES: usize = 500;
 /// Lanes that one dispatch pass asks for.
@@ -136,6 +138,12 @@ impl Limits {
             Some((_, sentence)) => Err(LimitsError((*sentence).to_owned())),
             None => Ok(()),
         }
+    }
+
+    /// What may be on its way to a node on each of `lanes` lanes before it reports on it. Half of the
+    /// outbox, since each lane may pass its share by less than one payload and frames have heads.
+    pub fn read_ahead_bytes(&self, lanes: usize) -> usize {
+        (self.session_outbox_bytes / 2 / lanes.max(1)).saturating_sub(MAX_PAYLOAD_BYTES).max(1)
     }
 
     /// How long a session may be silent.

@@ -134,6 +134,7 @@ impl Dispatch {
                 continue;
             }
             ledger.debit(lane, command.id, command.attempt);
+            ledger.note_sent(lane, command.id, command.payload.len());
             match deliveries.last_mut() {
                 Some((key, commands)) if *key == session.key => commands.push(command),
                 _ => deliveries.push((session.key, vec![command])),

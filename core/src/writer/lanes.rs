@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 
 use crate::ids::{Attempt, CommandId, Credits, LaneName, LaneSeq, NodeId, SessionEpoch, SessionKey};
-use crate::limits::MAX_LANE_CAPACITY;
+use crate::limits::{MAX_LANE_CAPACITY, MAX_PAYLOAD_BYTES};
 
 /// Polls that a lane sits out after a pass with it alone was refused by the database.
 const HELD_BACK_POLLS: u8 = 5;
@@ -57,6 +57,10 @@ pub(super) struct Lane {
     pub(super) cursor: LaneSeq,
     capacity: u32,
     in_flight: BTreeMap<CommandId, Attempt>,
+    /// What was sent and not reported on yet, with the bytes of its payload.
+    unreported: BTreeMap<CommandId, usize>,
+    unreported_bytes: usize,
+    read_ahead_bytes: usize,
     look: Look,
     in_pass: bool,
     frozen: bool,
@@ -76,7 +80,12 @@ impl Lane {
     }
 
     pub(super) fn free(&self) -> u32 {
-        self.capacity.saturating_sub(self.in_flight().0)
+        let room = self.read_ahead_bytes.saturating_sub(self.unreported_bytes).div_ceil(MAX_PAYLOAD_BYTES);
+        self.capacity.saturating_sub(self.in_flight().0).min(u32::try_from(room).unwrap_or(u32::MAX))
+    }
+
+    fn note_reported(&mut self, id: CommandId) {
+        self.unreported_bytes -= self.unreported.remove(&id).unwrap_or(0);
     }
 
     pub(super) fn holds(&self, id: CommandId, attempt: Attempt) -> bool {
@@ -132,6 +141,9 @@ impl Ledger {
             cursor,
             capacity: capacity.0.min(MAX_LANE_CAPACITY),
             in_flight: BTreeMap::new(),
+            unreported: BTreeMap::new(),
+            unreported_bytes: 0,
+            read_ahead_bytes: usize::MAX,
             look: Look::Clean,
             in_pass: false,
             frozen: false,
@@ -205,8 +217,23 @@ impl Ledger {
     pub(super) fn debit(&mut self, id: LaneId, command: CommandId, attempt: Attempt) {
         self.change(id, |lane| {
             lane.spent_polls = 0;
+            lane.note_reported(command);
             let held = lane.in_flight.entry(command).or_insert(attempt);
             *held = attempt.max(*held);
+        });
+    }
+
+    /// How many bytes of payloads may be on their way to the node, or read and not yet reported on.
+    pub(super) fn set_read_ahead(&mut self, id: LaneId, bytes: usize) {
+        self.change(id, |lane| lane.read_ahead_bytes = bytes);
+    }
+
+    /// A command that was debited is on its way to the node.
+    pub(super) fn note_sent(&mut self, id: LaneId, command: CommandId, payload_bytes: usize) {
+        self.change(id, |lane| {
+            lane.note_reported(command);
+            lane.unreported.insert(command, payload_bytes);
+            lane.unreported_bytes += payload_bytes;
         });
     }
 
@@ -216,6 +243,7 @@ impl Ledger {
             if lane.in_flight.get(&command).is_some_and(|held| *held <= attempt) {
                 lane.spent_polls = 0;
                 lane.in_flight.remove(&command);
+                lane.note_reported(command);
             }
         });
     }
@@ -233,6 +261,8 @@ impl Ledger {
         self.change(id, |lane| {
             lane.frozen = false;
             lane.in_flight = in_flight;
+            lane.unreported.clear();
+            lane.unreported_bytes = 0;
             lane.cursor = lane.cursor.max(cursor);
             lane.look = Look::Urgent;
         });
@@ -409,6 +439,26 @@ mod tests {
         ledger.end_pass(lanes[1], false);
         assert_eq!(urgent(&mut ledger), Some(lanes[2]));
         assert_eq!(urgent(&mut ledger), Some(lanes[0]));
+    }
+
+    #[test]
+    fn a_lane_asks_for_no_more_than_its_node_has_room_to_read() {
+        let mut ledger = Ledger::default();
+        let lane = open(&mut ledger, 1, 1000);
+        ledger.set_read_ahead(lane, 4 * MAX_PAYLOAD_BYTES);
+        assert_eq!(ledger.get(lane).map(Lane::free), Some(4), "each payload may be as large as any");
+        for number in 1..=4 {
+            ledger.debit(lane, command(number), Attempt(1));
+            ledger.note_sent(lane, command(number), MAX_PAYLOAD_BYTES);
+        }
+        ledger.mark(lane, Look::Urgent);
+        assert_eq!(urgent(&mut ledger), None);
+        ledger.debit(lane, command(1), Attempt(1));
+        assert_eq!(urgent(&mut ledger), Some(lane), "a report says that it was read");
+        assert_eq!(ledger.get(lane).map(Lane::free), Some(1));
+        ledger.credit(lane, command(1), Attempt(1));
+        ledger.credit(lane, command(2), Attempt(1));
+        assert_eq!(ledger.get(lane).map(Lane::free), Some(2));
     }
 
     #[test]

@@ -94,13 +94,16 @@ impl Writer {
         let Answered { request, overlap, poked, credits, .. } = hello;
         let (key, node) = (request.key, request.identity.node);
         let mut lanes = Vec::with_capacity(request.hello.lanes.len());
+        let read_ahead = self.config.limits.read_ahead_bytes(request.hello.lanes.len());
         for (slot, announced) in request.hello.lanes.into_iter().enumerate() {
             if self.ledger.find(&lanes, &announced.lane).is_some() {
                 continue;
             }
             let capacity = credits.get(&announced.lane).copied().unwrap_or(announced.capacity);
             let cursor = grant.cursors.get(slot).copied().unwrap_or(LaneSeq(0));
-            lanes.push(self.ledger.open((key, &node, grant.epoch), announced.lane, capacity, cursor));
+            let lane = self.ledger.open((key, &node, grant.epoch), announced.lane, capacity, cursor);
+            self.ledger.set_read_ahead(lane, read_ahead);
+            lanes.push(lane);
         }
         for held in grant.in_flight {
             let lane = self.ledger.find(&lanes, &held.lane).unwrap_or_else(|| {
@@ -110,6 +113,11 @@ impl Writer {
                 lane
             });
             self.ledger.debit(lane, held.id, held.attempt);
+        }
+        for replay in &grant.replays {
+            if let Some(lane) = self.ledger.find(&lanes, &replay.lane) {
+                self.ledger.note_sent(lane, replay.id, replay.payload.len());
+            }
         }
         overlap.apply(&node, &lanes, &mut self.ledger);
         if grant.has_pending || poked {

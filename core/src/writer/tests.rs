@@ -42,7 +42,8 @@ pub(super) fn config() -> WriterConfig {
             max_streams: 10,
         },
         shards: 2,
-        limits: Arc::new(Limits::default()),
+        // A read-ahead that no story meets but the one about it.
+        limits: Arc::new(Limits { session_outbox_bytes: 4 << 30, ..Limits::default() }),
         lease_ttl: Duration::from_secs(20),
         lease_renew_every: Duration::from_secs(5),
         poll_every: Duration::from_secs(1),
