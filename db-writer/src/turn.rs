@@ -106,13 +106,14 @@ impl Loop {
             self.outbox.push(shard, message);
             given += 1;
         }
+        // Before the news leaves: whoever acts on it finds it counted.
+        self.status.sessions.store(self.writer.sessions() as u64, Ordering::Relaxed);
+        self.status.set_counts(&self.writer.counts());
         self.outbox.flush_and_ring();
         self.inbox.release_bytes(self.writer.poll_released_bytes());
         self.inbox.announce_space();
         self.status.messages_given.fetch_add(given, Ordering::Relaxed);
         self.status.ticks.fetch_add(1, Ordering::Relaxed);
-        self.status.sessions.store(self.writer.sessions() as u64, Ordering::Relaxed);
-        self.status.set_counts(&self.writer.counts());
         let phase = self.writer.phase();
         if self.log.note_phase(phase) {
             self.status.set_phase(phase);
