@@ -22,7 +22,7 @@ class Database:
     """A connection of a client that owns no gateway. Commands go by (node id, id)."""
 
     def __init__(self, url: str):
-        self._connection = psycopg.connect(url, autocommit=True)
+        self._connection = psycopg.connect(url, autocommit=True, client_encoding="utf8")
         self._connection.execute(f"LISTEN {DONE_CHANNEL}")
         self._node_of = {}
 

@@ -307,5 +307,7 @@ fn suggest() {
     print("What to try next");
     print("  scripts/quickstart --keep   leaves it running for a node of your own");
     print("  scripts/test                runs all tests");
-    print("  bench-gateway-streams steady --sessions 5000 --commands-per-second 50 --duration 120s");
+    print(
+        "  target/release/bench-gateway-streams steady --sessions 5000 --commands-per-second 50 --duration 120s",
+    );
 }

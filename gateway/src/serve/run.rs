@@ -11,7 +11,7 @@ use sd_notify::NotifyState;
 use signal_hook::consts::SIGHUP;
 
 use super::start::{Gateway, RunningGateway};
-use super::supervision::Event;
+use super::supervision::{End, Event};
 use super::{signals, watchdog};
 use crate::config::Config;
 use crate::error::GatewayError;
@@ -56,8 +56,8 @@ pub fn run(config: &Config) -> Result<(), GatewayError> {
                     deadline = Instant::now() + config.gateway.stop_timeout.0;
                 }
             }
-            Event::Ended { thread, outcome: Ok(()) } => tracing::debug!(thread, "ended"),
-            Event::Ended { thread, outcome: Err(error) } => tracing::error!(thread, error, "failed"),
+            Event::Ended { thread, end: End::Failed(error) } => tracing::error!(thread, error, "failed"),
+            Event::Ended { thread, end } => tracing::debug!(thread, ?end, "ended"),
         }
         if gateway.take(event)? {
             tracing::info!("stopped");

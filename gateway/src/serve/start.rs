@@ -22,10 +22,10 @@ use gateway_core::store::GatewayRow;
 use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, WriterConfig};
 use gateway_db_writer::{DbWriterConfig, StopHandle, WriterStatus};
-use gateway_shard::{ShardConfig, ShardCounters};
+use gateway_shard::{ShardConfig, ShardCounters, ShardError};
 
 use super::readings::Readings;
-use super::supervision::{Event, Meaning, Supervision, watch};
+use super::supervision::{End, Event, Meaning, Supervision, WRITER_THREAD, watch};
 use super::{files, limits};
 use crate::config::{Config, ConfigError, Durability, Lines};
 use crate::error::GatewayError;
@@ -34,7 +34,6 @@ use crate::placement::{Machine, Plan, Wishes, plan};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const CONTROL_THREAD: &str = "control";
-const WRITER_THREAD: &str = "db-writer";
 
 /// A gateway to be started; see `start`.
 #[derive(Debug)]
@@ -183,7 +182,7 @@ impl Threads {
         })?;
         let (control_address, control_stopper) = (control.address(), control.stopper());
         let mut given_up = GivenUp::new(control_stopper.clone());
-        threads.watch(CONTROL_THREAD, move || control.join())?;
+        threads.watch(CONTROL_THREAD, move || control.join().into())?;
 
         let writer = DbWriterConfig {
             database_url: urls.database.reveal().to_owned(),
@@ -206,7 +205,7 @@ impl Threads {
         let writer = gateway_db_writer::spawn(writer).map_err(|error| not_started(WRITER_THREAD, &error))?;
         let stopper = Stopper(writer.stop_handle());
         given_up.writer = Some(stopper.clone());
-        threads.watch(WRITER_THREAD, move || writer.join())?;
+        threads.watch(WRITER_THREAD, move || writer.join().into())?;
 
         let seats =
             plan.shards.iter().zip(listeners).zip(mail.to_writer).zip(mail.shard_inboxes).zip(&counters);
@@ -257,13 +256,16 @@ impl Threads {
             spin: shared.spin,
         })
         .map_err(|error| not_started(&name, &error))?;
-        self.watch(&name, move || handle.join())
+        self.watch(&name, move || match handle.join() {
+            Err(ShardError::WriterGone { .. }) => End::Orphaned,
+            outcome => outcome.into(),
+        })
     }
 
-    fn watch<E: std::fmt::Display>(
+    fn watch(
         &mut self,
         thread: &str,
-        join: impl FnOnce() -> Result<(), E> + Send + 'static,
+        join: impl FnOnce() -> End + Send + 'static,
     ) -> Result<(), GatewayError> {
         watch(thread.to_owned(), &self.sender, join)?;
         self.supervision.handle_started(thread.to_owned());
@@ -439,10 +441,10 @@ impl RunningGateway {
             // Whoever holds a `Stopper` may have asked.
             Event::Phase(Phase::Stopping) => self.supervision.handle_stop_asked(),
             Event::Phase(_) | Event::Signal(_) => {}
-            Event::Ended { thread, outcome } => {
+            Event::Ended { thread, end } => {
                 // Else the shards would not learn that the writer is gone.
                 self.bells.clear();
-                match self.supervision.handle_ended(&thread, outcome) {
+                match self.supervision.handle_ended(&thread, end) {
                     Meaning::GoOn => {}
                     Meaning::AllEnded => return Ok(true),
                     Meaning::Fault(sentence) => {

@@ -13,32 +13,50 @@ use gateway_core::writer::Phase;
 
 use crate::error::GatewayError;
 
+/// The name of the thread whose end ends the shards too.
+pub(super) const WRITER_THREAD: &str = "db-writer";
 /// Enough for a thread that only waits for another.
 const WATCHER_STACK_BYTES: usize = 128 << 10;
 
 /// Something that the gateway's owner must know.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A thread has ended; the error is a sentence.
-    Ended { thread: String, outcome: Result<(), String> },
+    /// A thread has ended.
+    Ended { thread: String, end: End },
     /// The writer is in another phase.
     Phase(Phase),
     /// The process was sent this signal.
     Signal(i32),
 }
 
+/// How a thread ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Done,
+    /// The sentence says why.
+    Failed(String),
+    /// It can't go on without the writer, whose own end is the cause and is reported too.
+    Orphaned,
+}
+
+impl<E: std::fmt::Display> From<Result<(), E>> for End {
+    fn from(outcome: Result<(), E>) -> Self {
+        outcome.map_or_else(|error| Self::Failed(error.to_string()), |()| Self::Done)
+    }
+}
+
 /// Waits for a thread's end on a thread of its own, and says how it was.
-pub(super) fn watch<E: std::fmt::Display>(
+pub(super) fn watch(
     thread: String,
     events: &Sender<Event>,
-    join: impl FnOnce() -> Result<(), E> + Send + 'static,
+    join: impl FnOnce() -> End + Send + 'static,
 ) -> Result<(), GatewayError> {
     let events = events.clone();
     let watcher = format!("watch {thread}");
     let wait = move || {
-        let outcome = join().map_err(|error| error.to_string());
+        let end = join();
         // Nobody listens any more when the gateway was given up.
-        let _ = events.send(Event::Ended { thread, outcome });
+        let _ = events.send(Event::Ended { thread, end });
     };
     std::thread::Builder::new()
         .name(watcher)
@@ -79,20 +97,22 @@ impl Supervision {
     }
 
     /// A thread has ended.
-    pub(super) fn handle_ended(&mut self, thread: &str, outcome: Result<(), String>) -> Meaning {
+    pub(super) fn handle_ended(&mut self, thread: &str, end: End) -> Meaning {
         self.running.remove(thread);
-        match outcome {
-            Err(why) if !self.stop_asked => {
+        match end {
+            // The cause is on its way: the fault must name it, and not what follows from it.
+            End::Orphaned if self.running.contains(WRITER_THREAD) => return Meaning::GoOn,
+            End::Failed(why) if !self.stop_asked => {
                 return Meaning::Fault(format!("the thread {thread} has failed: {why}"));
             }
-            Ok(()) if !self.stop_asked => {
+            End::Done | End::Orphaned if !self.stop_asked => {
                 return Meaning::Fault(format!("the thread {thread} has ended unasked"));
             }
             // The first fault of a stop is its cause; others follow from it.
-            Err(why) if self.fault.is_none() => {
+            End::Failed(why) if self.fault.is_none() => {
                 self.fault = Some(format!("while stopping, the thread {thread} has failed: {why}"));
             }
-            _ => {}
+            End::Done | End::Orphaned | End::Failed(_) => {}
         }
         match (self.running.is_empty(), self.fault.take()) {
             (true, Some(fault)) => Meaning::Fault(fault),
@@ -129,27 +149,38 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_unasked_ends_the_gateway() {
-        let fault = started().handle_ended("shard-0", Ok(()));
+        let fault = started().handle_ended("shard-0", End::Done);
         assert_eq!(fault, Meaning::Fault("the thread shard-0 has ended unasked".to_owned()));
-        let fault = started().handle_ended("db-writer", Err("it panicked".to_owned()));
+        let fault = started().handle_ended("db-writer", End::Failed("it panicked".to_owned()));
         assert_eq!(fault, Meaning::Fault("the thread db-writer has failed: it panicked".to_owned()));
+    }
+
+    #[test]
+    fn the_fault_names_the_writer_and_not_the_shard_that_lost_it() {
+        let mut supervision = started();
+        assert_eq!(supervision.handle_ended("shard-0", End::Orphaned), Meaning::GoOn);
+        let fault = supervision.handle_ended(WRITER_THREAD, End::Failed("run `gateway migrate`".to_owned()));
+        assert_eq!(
+            fault,
+            Meaning::Fault("the thread db-writer has failed: run `gateway migrate`".to_owned())
+        );
     }
 
     #[test]
     fn a_stop_is_over_when_all_have_ended() {
         let mut supervision = started();
         supervision.handle_stop_asked();
-        assert_eq!(supervision.handle_ended("shard-0", Ok(())), Meaning::GoOn);
-        assert_eq!(supervision.handle_ended("db-writer", Ok(())), Meaning::AllEnded);
+        assert_eq!(supervision.handle_ended("shard-0", End::Done), Meaning::GoOn);
+        assert_eq!(supervision.handle_ended("db-writer", End::Done), Meaning::AllEnded);
     }
 
     #[test]
     fn a_fault_while_stopping_is_told_at_the_end_with_its_first_cause() {
         let mut supervision = started();
         supervision.handle_stop_asked();
-        assert_eq!(supervision.handle_ended("db-writer", Err("no".to_owned())), Meaning::GoOn);
+        assert_eq!(supervision.handle_ended("db-writer", End::Failed("no".to_owned())), Meaning::GoOn);
         assert_eq!(
-            supervision.handle_ended("shard-0", Err("the writer is gone".to_owned())),
+            supervision.handle_ended("shard-0", End::Failed("the writer is gone".to_owned())),
             Meaning::Fault("while stopping, the thread db-writer has failed: no".to_owned())
         );
     }
