@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use crate::executor;
 
-const ACTIVE_TICK: Duration = Duration::from_millis(1);
+/// A wake is forgotten about once in ten thousand: this is what such a one waits, and each tick costs
+/// an idle core a wake-up.
+const ACTIVE_TICK: Duration = Duration::from_millis(10);
 const RESTING_TICK: Duration = Duration::from_millis(20);
 /// Ticks without activity after which a shard rests.
 const TICKS_TO_REST: u32 = 20;
