@@ -20,8 +20,8 @@ use crate::executor;
 
 /// A wake is forgotten about once in ten thousand: this is what such a one waits, and each tick costs
 /// an idle core a wake-up.
-const ACTIVE_TICK: Duration = Duration::from_millis(10);
-const RESTING_TICK: Duration = Duration::from_millis(20);
+const ACTIVE_TICK: Duration = Duration::from_millis(25);
+const RESTING_TICK: Duration = Duration::from_millis(50);
 /// Ticks without activity after which a shard rests.
 const TICKS_TO_REST: u32 = 20;
 
