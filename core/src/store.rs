@@ -137,6 +137,19 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The outcome of a job that failed whole.
+    pub fn failed(job: &Job, error: StoreError) -> Self {
+        match job {
+            Job::Lease(_) => Self::Lease(Err(error)),
+            Job::Hellos { .. } => Self::Hellos(Err(error)),
+            Job::Dispatch { .. } => Self::Dispatch(Err(error)),
+            Job::ReadLanes { .. } => Self::LanesRead(Err(error)),
+            Job::Updates { .. } => Self::Updates(Err(error)),
+            Job::Presence { .. } => Self::Presence(Err(error)),
+            Job::Cancels { .. } => Self::Cancels(Err(error)),
+        }
+    }
+
     /// The queue that the outcome belongs to.
     pub const fn queue(&self) -> Queue {
         match self {

@@ -272,12 +272,12 @@ impl World {
         let (job, started) = (job.as_ref().clone(), *started);
         let outcome = match fault {
             Fault::None => self.commit(&job),
-            Fault::Retry => failed(&job, StoreError::Retry("away".into())),
-            Fault::Rejected => failed(&job, StoreError::Rejected("bad".into())),
-            Fault::UnknownLost => failed(&job, StoreError::OutcomeUnknown("cut".into())),
+            Fault::Retry => Outcome::failed(&job, StoreError::Retry("away".into())),
+            Fault::Rejected => Outcome::failed(&job, StoreError::Rejected("bad".into())),
+            Fault::UnknownLost => Outcome::failed(&job, StoreError::OutcomeUnknown("cut".into())),
             Fault::UnknownCommitted => {
                 self.commit(&job);
-                failed(&job, StoreError::OutcomeUnknown("cut".into()))
+                Outcome::failed(&job, StoreError::OutcomeUnknown("cut".into()))
             }
         };
         self.flights.insert(queue, Flight::Done(Box::new(outcome), started));
@@ -443,18 +443,6 @@ impl World {
             "not all is done: {:?}, {} bytes posted, {} released, clients {:?}",
             self.rows, self.posted, self.released, self.clients
         );
-    }
-}
-
-fn failed(job: &Job, error: StoreError) -> Outcome {
-    match job {
-        Job::Lease(_) => Outcome::Lease(Err(error)),
-        Job::Hellos { .. } => Outcome::Hellos(Err(error)),
-        Job::Dispatch { .. } => Outcome::Dispatch(Err(error)),
-        Job::ReadLanes { .. } => Outcome::LanesRead(Err(error)),
-        Job::Updates { .. } => Outcome::Updates(Err(error)),
-        Job::Presence { .. } => Outcome::Presence(Err(error)),
-        Job::Cancels { .. } => Outcome::Cancels(Err(error)),
     }
 }
 

@@ -71,7 +71,7 @@ impl QueueRunner {
         let limit = job_timeout(self.queue);
         let link = match self.connector.ready().await {
             Ok(link) => link,
-            Err(error) => return failed(job, error),
+            Err(error) => return Outcome::failed(job, error),
         };
         link.stage = Stage::Safe;
         let failure = match tokio::time::timeout(limit, execute(link, job)).await {
@@ -83,7 +83,7 @@ impl QueueRunner {
         if failure.connection_lost || end_transaction(link).await.is_err() {
             self.connector.drop_link();
         }
-        failed(job, failure.error)
+        Outcome::failed(job, failure.error)
     }
 }
 
@@ -116,16 +116,4 @@ async fn execute(link: &mut Link, job: &Job) -> Result<Outcome, JobError> {
         }
         Job::Cancels { gateway } => Outcome::Cancels(Ok(cancels::execute(link, gateway).await?)),
     })
-}
-
-fn failed(job: &Job, error: StoreError) -> Outcome {
-    match job {
-        Job::Lease(_) => Outcome::Lease(Err(error)),
-        Job::Hellos { .. } => Outcome::Hellos(Err(error)),
-        Job::Dispatch { .. } => Outcome::Dispatch(Err(error)),
-        Job::ReadLanes { .. } => Outcome::LanesRead(Err(error)),
-        Job::Updates { .. } => Outcome::Updates(Err(error)),
-        Job::Presence { .. } => Outcome::Presence(Err(error)),
-        Job::Cancels { .. } => Outcome::Cancels(Err(error)),
-    }
 }

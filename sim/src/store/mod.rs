@@ -180,19 +180,6 @@ impl Store {
         }
     }
 
-    /// The error of a job that failed whole.
-    pub fn failure(job: &Job, error: StoreError) -> Outcome {
-        match job {
-            Job::Lease(_) => Outcome::Lease(Err(error)),
-            Job::Hellos { .. } => Outcome::Hellos(Err(error)),
-            Job::Dispatch { .. } => Outcome::Dispatch(Err(error)),
-            Job::ReadLanes { .. } => Outcome::LanesRead(Err(error)),
-            Job::Updates { .. } => Outcome::Updates(Err(error)),
-            Job::Presence { .. } => Outcome::Presence(Err(error)),
-            Job::Cancels { .. } => Outcome::Cancels(Err(error)),
-        }
-    }
-
     // -- the lease -------------------------------------------------------------------------------
 
     fn lease(&mut self, job: &LeaseJob, now: UnixMillis) -> LeaseOutcome {

@@ -10,13 +10,12 @@ use gateway_core::frame::GatewayFrame;
 use gateway_core::ids::{NodeId, SessionKey, ShardId};
 use gateway_core::seam::{Identity, ToShard, ToWriter};
 use gateway_core::session::Session;
-use gateway_core::store::{Queue, StoreError};
+use gateway_core::store::{Outcome, Queue, StoreError};
 use gateway_core::time::{Moment, UnixMillis};
 use gateway_core::writer::{Phase, Writer};
 
 use super::{Event, Link, Wire, World};
 use crate::process::{Flight, OpenSession, Process, SHARDS};
-use crate::store::Store;
 
 impl World {
     pub(super) fn node_time(&mut self, number: usize) {
@@ -231,16 +230,16 @@ impl World {
         let fault = if self.is_disturbed() { self.chance.within(0..100) } else { 99 };
         let Some(flight) = self.processes[process].flights.get_mut(&queue) else { return };
         let outcome = match fault {
-            _ if away => Store::failure(&flight.job, StoreError::Retry("away".into())),
-            0..3 => Store::failure(&flight.job, StoreError::Retry("a deadlock".into())),
+            _ if away => Outcome::failed(&flight.job, StoreError::Retry("away".into())),
+            0..3 => Outcome::failed(&flight.job, StoreError::Retry("a deadlock".into())),
             3..5 => {
                 self.story.unknown_outcomes += 1;
                 self.store.commit(&flight.job, now);
-                Store::failure(&flight.job, StoreError::OutcomeUnknown("cut at COMMIT".into()))
+                Outcome::failed(&flight.job, StoreError::OutcomeUnknown("cut at COMMIT".into()))
             }
             5..7 => {
                 self.story.unknown_outcomes += 1;
-                Store::failure(&flight.job, StoreError::OutcomeUnknown("cut before COMMIT".into()))
+                Outcome::failed(&flight.job, StoreError::OutcomeUnknown("cut before COMMIT".into()))
             }
             _ => self.store.commit(&flight.job, now),
         };
