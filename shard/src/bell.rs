@@ -76,10 +76,10 @@ impl Bell {
         self.rung.swap(false, Ordering::SeqCst)
     }
 
-    /// The turn is over. `again` asks for another one.
-    pub(crate) fn end_turn(&self, again: bool) {
+    /// The turn is over.
+    pub(crate) fn end_turn(&self) {
         self.in_turn.store(false, Ordering::SeqCst);
-        if self.rung.swap(false, Ordering::SeqCst) || again {
+        if self.rung.swap(false, Ordering::SeqCst) {
             self.ring();
         }
     }
@@ -149,7 +149,7 @@ mod tests {
         bell.begin_turn(&waker);
         bell.ring();
         assert!(bell.take_rung());
-        bell.end_turn(false);
+        bell.end_turn();
         assert_eq!(task.0.load(Ordering::SeqCst), 0);
         bell.ring();
         assert_eq!(task.0.load(Ordering::SeqCst), 1);
@@ -160,7 +160,7 @@ mod tests {
         let (bell, task) = (Bell::default(), Arc::new(Task::default()));
         bell.begin_turn(&Waker::from(Arc::clone(&task)));
         bell.ring();
-        bell.end_turn(false);
+        bell.end_turn();
         assert_eq!(task.0.load(Ordering::SeqCst), 1);
     }
 

@@ -98,10 +98,12 @@ impl Connection {
     /// One turn. `Ready` when the connection is over.
     pub(crate) fn poll(&mut self, task: &Waker) -> Poll<()> {
         self.bell.begin_turn(task);
-        self.shard.count_turn();
         let outcome = self.turn();
         self.shard.outbound.ring();
-        self.bell.end_turn(outcome.is_pending() && self.bell.is_over_budget());
+        self.bell.end_turn();
+        if outcome.is_pending() && self.bell.is_over_budget() {
+            self.shard.breather.ring_after_io(&self.bell);
+        }
         outcome
     }
 

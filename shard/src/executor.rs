@@ -1,7 +1,7 @@
 //! The runtime of a shard, behind one seam: threads, queues, sockets, time. Nothing else in this
 //! crate names glommio, so that another thread-per-core runtime could take its place.
 //!
-//! 1. Sessions run in a queue with latency, handshakes in one with a small share and none.
+//! 1. Sessions and handshakes have a queue each; that of handshakes has a small share and is interrupted.
 //! 2. The thread ends with an outcome: a shard's panic or an executor that can't start is told by
 //!    `ShardHandle`, never lost.
 //! 3. What is spawned here ends before the executor does: `stopping` waits for it.
@@ -12,7 +12,7 @@ use std::net::Shutdown;
 use std::os::fd::IntoRawFd;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,12 @@ pub(crate) type Tcp = Compat<TcpSocket>;
 /// Three rings register this memory each; the default of 10 MiB does not fit a common memlock.
 const IO_MEMORY_BYTES: usize = 64 << 10;
 const RING_DEPTH: usize = 1024;
-const PREEMPT_AFTER: Duration = Duration::from_millis(1);
+/// When the runtime looks for I/O although tasks are ready. A short one saves nothing here (turns are
+/// short, and a connection that wants more waits for I/O by itself: `breather`) and is a danger: if the
+/// timer fires before the thread has looked at its queues, its wakes are forgotten (`metronome`), and
+/// at the thread's start nothing would bring them back. Handshakes are the work that is long.
+const PREEMPT_AFTER: Duration = Duration::from_millis(100);
+const PREEMPT_HANDSHAKES_AFTER: Duration = Duration::from_millis(2);
 const SESSION_SHARES: usize = 1000;
 const HANDSHAKE_SHARES: usize = 200;
 
@@ -142,7 +147,11 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         let shard = on(&shard);
         async move { shard.outbound.run().await }
     });
-    let metronome = shard.queues.spawn_helper(metronome::run(Rc::clone(&shard.turns)));
+    let breather = shard.queues.spawn_helper({
+        let shard = on(&shard);
+        async move { shard.breather.run().await }
+    });
+    let metronome = shard.queues.spawn_helper(metronome::run(Arc::clone(&shard.counters)));
     let acceptor = shard.queues.spawn_acceptor(accept::run(on(&shard), listener));
     let mail = shard.queues.spawn_helper({
         let (shard, inbox) = (on(&shard), config.inbox);
@@ -159,6 +168,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
     acceptor.0.await;
     timers.0.cancel().await;
     pump.0.cancel().await;
+    breather.0.cancel().await;
     // Last, and not awaited: without it an await may not end.
     drop(metronome);
     match (cause, handed_over) {
@@ -197,12 +207,12 @@ impl Queues {
         Self {
             sessions: executor.create_task_queue(
                 Shares::Static(SESSION_SHARES),
-                Latency::Matters(PREEMPT_AFTER),
+                Latency::NotImportant,
                 "sessions",
             ),
             handshakes: executor.create_task_queue(
                 Shares::Static(HANDSHAKE_SHARES),
-                Latency::NotImportant,
+                Latency::Matters(PREEMPT_HANDSHAKES_AFTER),
                 "handshakes",
             ),
         }

@@ -118,7 +118,10 @@ async fn bounded<T>(
         } else {
             work.as_mut().poll(context)
         };
-        bell.end_turn(outcome.is_pending() && bell.is_over_budget());
+        bell.end_turn();
+        if outcome.is_pending() && bell.is_over_budget() {
+            shard.breather.ring_after_io(bell);
+        }
         outcome
     })
     .await;

@@ -18,6 +18,7 @@
 mod accept;
 mod admitted;
 mod bell;
+mod breather;
 mod connection;
 mod counters;
 mod executor;

@@ -49,7 +49,6 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
             ToShard::Stop => return StopCause::Asked,
         }
         shard.counters.mail_taken.one_more();
-        shard.count_turn();
         taken += 1;
         if taken % MAIL_PER_TURN == 0 {
             inbox.announce_space();

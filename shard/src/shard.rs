@@ -24,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::accept::HandshakeSlots;
 use crate::bell::{Bell, Wish};
+use crate::breather::Breather;
 use crate::counters::ShardCounters;
 use crate::executor::{Clock, Queues};
 use crate::identity::IdentityRules;
@@ -55,8 +56,7 @@ pub(crate) struct Shard {
     pub(crate) handshakes: Rc<HandshakeSlots>,
     pub(crate) queues: Queues,
     pub(crate) stage: Cell<Stage>,
-    /// Turns of connections and messages taken: how active the shard is.
-    pub(crate) turns: Rc<Cell<u64>>,
+    pub(crate) breather: Breather,
     pub(crate) watchers: RefCell<Slab<Arc<Bell>>>,
     slots: RefCell<Slab<Rc<Mailslot>>>,
     next_serial: Cell<u32>,
@@ -122,7 +122,7 @@ impl Shard {
             handshakes: HandshakeSlots::new(limits.handshakes_at_once),
             queues: parts.queues,
             stage: Cell::new(Stage::Closed),
-            turns: Rc::default(),
+            breather: Breather::default(),
             watchers: RefCell::default(),
             slots: RefCell::default(),
             next_serial: Cell::new(0),
@@ -205,10 +205,6 @@ impl Shard {
                 bell.ring();
             }
         }
-    }
-
-    pub(crate) fn count_turn(&self) {
-        self.turns.set(self.turns.get() + 1);
     }
 
     pub(crate) fn is_serving(&self) -> bool {
