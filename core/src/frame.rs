@@ -20,6 +20,7 @@ pub enum NodeFrame {
     Hello(Box<Hello>),
     Heartbeat(Heartbeat),
     CommandUpdate(CommandUpdate),
+    EventBatch(Box<EventBatch>),
     Credit(CreditChange),
     Goodbye(Goodbye),
     /// A durable frame of a kind that this gateway does not store; answered `Rejected`.
@@ -91,6 +92,56 @@ pub enum RefusalReason {
     StaleEpoch,
 }
 
+/// A run of a node's journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventBatch {
+    pub frame_ref: FrameRef,
+    pub journal: JournalId,
+    pub boot_id: String,
+    /// Ascending; from the session on, without a gap.
+    pub events: Vec<Event>,
+}
+
+/// One entry of a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    pub seq: EventSeq,
+    pub kind: String,
+    pub body: Bytes,
+    pub attested: Option<Attested>,
+    /// Why it is not stored as it came. A tombstone takes its place, so that the cursor moves on.
+    pub refused: Option<RefusedEvent>,
+}
+
+/// A signed envelope, kept as received: no gateway verifies it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attested {
+    pub body: Bytes,
+    pub kid: String,
+    pub signature: Bytes,
+}
+
+/// Why an event became a tombstone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedEvent {
+    pub code: RejectCode,
+    /// One sentence.
+    pub message: String,
+}
+
+impl Event {
+    /// Leaves of the event only its place in the journal and why it is refused.
+    pub fn refuse(&mut self, code: RejectCode, message: String) {
+        *self = Self {
+            seq: self.seq,
+            kind: String::new(),
+            body: Bytes::new(),
+            attested: None,
+            refused: Some(RefusedEvent { code, message }),
+        };
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreditChange {
     pub lane: LaneName,
@@ -109,6 +160,7 @@ pub enum GatewayFrame {
     Command(Box<Command>),
     CancelCommand(CancelCommand),
     Ack(Ack),
+    EventAck(EventAck),
     Rejected(Rejected),
     Drain { reconnect_after_ms: u32 },
     HeartbeatAck { sequence: u64, server_time: UnixMillis },
@@ -153,7 +205,17 @@ pub struct Ack {
     pub state: CommandState,
 }
 
-/// The answer to a frame that was not stored.
+/// The answer to a batch of events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventAck {
+    pub frame_ref: FrameRef,
+    pub journal: JournalId,
+    /// The highest contiguous seq that is stored.
+    pub acked: EventSeq,
+}
+
+/// The answer to a frame that was not stored. Of a batch of events it tells of a tombstone, and
+/// the `EventAck` follows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     pub frame_ref: FrameRef,

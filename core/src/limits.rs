@@ -28,6 +28,12 @@ pub const MAX_FEATURES: usize = 64;
 pub const MAX_FEATURE_BYTES: usize = 64;
 /// Frames rejected as invalid or not storable, with no good one between them, that end a session.
 pub const MAX_BAD_FRAMES_IN_A_ROW: u32 = 32;
+/// Longest kind of an event, and longest key id of its envelope.
+pub const MAX_EVENT_TEXT_BYTES: usize = 256;
+/// Largest body of an event, and largest body of its envelope.
+pub const MAX_EVENT_BODY_BYTES: usize = 512 << 10;
+/// Longest signature of an event's envelope.
+pub const MAX_SIGNATURE_BYTES: usize = 8 << 10;
 /// Answers that may wait to be sent to one node; past it the session is not read.
 pub const MAX_WAITING_ANSWERS: usize = 256;
 

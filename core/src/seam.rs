@@ -2,14 +2,20 @@
 //!
 //! 1. A shard never waits for the writer: it posts, goes on, and meets the answer in its mailbox.
 //! 2. For one session the order of messages is the order of what happened, both ways.
-//! 3. A session has at most one durable frame with the writer; `Stored` or `Rejected` answers it.
+//! 3. A session has at most one durable frame with the writer; `Stored`, `EventsStored` or `NotStored`
+//!    answers it.
 //! 4. After `Closed` of a key nothing more is posted about that key by its shard; what the writer
 //!    still posts to it finds another serial in the slot and is dropped.
 
+use std::sync::Arc;
+
 use crate::close::CloseReason;
 use crate::command::CommandState;
-use crate::frame::{CancelCommand, Command, CommandUpdate, CreditChange, Hello, RejectCode};
-use crate::ids::{EventSeq, NodeId, SessionEpoch, SessionKey, ShardId};
+use crate::frame::{
+    Attested, CancelCommand, Command, CommandUpdate, CreditChange, Event, EventBatch, Hello, RefusedEvent,
+    RejectCode,
+};
+use crate::ids::{EventSeq, JournalId, NodeId, SessionEpoch, SessionKey, ShardId};
 use crate::mail::Weigh;
 use crate::time::UnixMillis;
 
@@ -28,6 +34,7 @@ pub struct Identity {
 pub enum ToWriter {
     Hello(Box<HelloRequest>),
     Update(Box<UpdateRequest>),
+    Events(EventsRequest),
     Credit {
         key: SessionKey,
         node: NodeId,
@@ -64,6 +71,15 @@ pub struct UpdateRequest {
     pub update: CommandUpdate,
 }
 
+/// A run of a journal to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventsRequest {
+    pub key: SessionKey,
+    pub node: NodeId,
+    /// Without a gap; shared, since a job is kept until its outcome is known.
+    pub batch: Arc<EventBatch>,
+}
+
 /// From the writer to a shard.
 #[derive(Debug)]
 pub enum ToShard {
@@ -85,6 +101,14 @@ pub enum SessionNews {
     /// The durable frame with the writer is stored; the row's state now.
     Stored {
         state: CommandState,
+    },
+    /// The events with the writer are stored, as far as they join on to what was there.
+    EventsStored {
+        journal: JournalId,
+        /// The highest contiguous seq that is stored now.
+        acked: EventSeq,
+        /// The first of them that is a tombstone.
+        refused: Option<(EventSeq, RefusedEvent)>,
     },
     /// The durable frame with the writer was not stored.
     NotStored {
@@ -115,6 +139,7 @@ impl Weigh for ToWriter {
         match self {
             Self::Hello(request) => request.weight_bytes(),
             Self::Update(request) => request.weight_bytes(),
+            Self::Events(request) => request.weight_bytes(),
             Self::Credit { .. } | Self::Alive { .. } | Self::Closed { .. } | Self::ShardStopped { .. } => 0,
         }
     }
@@ -133,6 +158,19 @@ impl Weigh for UpdateRequest {
     fn weight_bytes(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         self.update.result.len() + text(&self.update.progress) + text(&self.update.error) + 256
+    }
+}
+
+impl Weigh for EventsRequest {
+    fn weight_bytes(&self) -> usize {
+        let envelope =
+            |attested: &Attested| attested.body.len() + attested.kid.len() + attested.signature.len();
+        let event = |event: &Event| {
+            let refused = event.refused.as_ref().map_or(0, |refused| refused.message.len());
+            event.body.len() + event.kind.len() + event.attested.as_ref().map_or(0, envelope) + refused
+        };
+        let events = &self.batch.events;
+        size_of_val(&events[..]) + events.iter().map(event).sum::<usize>() + self.batch.boot_id.len() + 256
     }
 }
 

@@ -18,7 +18,7 @@ use crate::frame::{CancelCommand, Command};
 use crate::ids::{
     Attempt, CommandId, Credits, EventSeq, GatewayId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
 };
-use crate::seam::{HelloRequest, UpdateRequest};
+use crate::seam::{EventsRequest, HelloRequest, UpdateRequest};
 use crate::time::UnixMillis;
 
 /// The queues of the writer; each has a connection and at most one commit in flight of its own, so
@@ -33,12 +33,14 @@ pub enum Queue {
     Presence,
     /// What is polled: cancellations asked for.
     Feed,
+    /// Nodes' journals.
+    Events,
 }
 
 impl Queue {
     /// Every queue.
-    pub const ALL: [Self; 6] =
-        [Self::Lease, Self::Hellos, Self::Dispatch, Self::Updates, Self::Presence, Self::Feed];
+    pub const ALL: [Self; 7] =
+        [Self::Lease, Self::Hellos, Self::Dispatch, Self::Updates, Self::Presence, Self::Feed, Self::Events];
 
     /// The queue's name in logs and metrics.
     pub const fn label(self) -> &'static str {
@@ -49,6 +51,7 @@ impl Queue {
             Self::Updates => "updates",
             Self::Presence => "presence",
             Self::Feed => "feed",
+            Self::Events => "events",
         }
     }
 }
@@ -108,6 +111,10 @@ pub enum Job {
     Cancels {
         gateway: GatewayId,
     },
+    /// Runs of journals, each without a gap; several of one journal may be among them.
+    Events {
+        entries: Vec<EventsRequest>,
+    },
 }
 
 impl Job {
@@ -120,6 +127,7 @@ impl Job {
             Self::Updates { .. } => Queue::Updates,
             Self::Presence { .. } => Queue::Presence,
             Self::Cancels { .. } => Queue::Feed,
+            Self::Events { .. } => Queue::Events,
         }
     }
 }
@@ -134,6 +142,7 @@ pub enum Outcome {
     Updates(Result<Vec<UpdateOutcome>, StoreError>),
     Presence(Result<Vec<PresenceOutcome>, StoreError>),
     Cancels(Result<Vec<WantedCancel>, StoreError>),
+    Events(Result<Vec<EventsOutcome>, StoreError>),
 }
 
 impl Outcome {
@@ -147,6 +156,7 @@ impl Outcome {
             Job::Updates { .. } => Self::Updates(Err(error)),
             Job::Presence { .. } => Self::Presence(Err(error)),
             Job::Cancels { .. } => Self::Cancels(Err(error)),
+            Job::Events { .. } => Self::Events(Err(error)),
         }
     }
 
@@ -159,6 +169,7 @@ impl Outcome {
             Self::Updates(_) => Queue::Updates,
             Self::Presence(_) => Queue::Presence,
             Self::Cancels(_) => Queue::Feed,
+            Self::Events(_) => Queue::Events,
         }
     }
 }
@@ -306,6 +317,15 @@ pub enum UpdateOutcome {
     OldAttempt {
         current: Attempt,
     },
+}
+
+// -- events --------------------------------------------------------------------------------------
+
+/// What is stored of the entry's journal after the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventsOutcome {
+    /// The highest contiguous seq.
+    pub acked: EventSeq,
 }
 
 // -- presence ------------------------------------------------------------------------------------

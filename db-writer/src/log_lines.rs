@@ -102,5 +102,6 @@ pub(crate) fn store_error(outcome: &Outcome) -> Option<&StoreError> {
         Outcome::Updates(result) => result.as_ref().err(),
         Outcome::Presence(result) => result.as_ref().err(),
         Outcome::Cancels(result) => result.as_ref().err(),
+        Outcome::Events(result) => result.as_ref().err(),
     }
 }

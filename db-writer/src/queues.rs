@@ -69,6 +69,7 @@ fn entries(job: &Job) -> usize {
         Job::ReadLanes { lanes, .. } => lanes.len(),
         Job::Updates { entries } => entries.len(),
         Job::Presence { entries, .. } => entries.len(),
+        Job::Events { entries } => entries.iter().map(|entry| entry.batch.events.len()).sum(),
     }
 }
 

@@ -15,7 +15,7 @@ use gateway_core::writer::{Phase, WriterCounts};
 pub struct QueueStatus {
     /// Jobs that committed.
     pub jobs: AtomicU64,
-    /// Entries of those: Hellos, updates, lanes asked for, presence entries.
+    /// Entries of those: Hellos, updates, lanes asked for, presence entries, events.
     pub entries: AtomicU64,
     /// Nanoseconds from handing a job over until its outcome, of those.
     pub nanos: AtomicU64,
@@ -61,6 +61,8 @@ pub struct WriterStatus {
     pub update_conflicts: AtomicU64,
     pub updates_not_stored: AtomicU64,
     pub fences: AtomicU64,
+    pub event_batches_stored: AtomicU64,
+    pub events_refused: AtomicU64,
     queues: [QueueStatus; Queue::ALL.len()],
 }
 
@@ -119,6 +121,8 @@ impl WriterStatus {
             (&self.update_conflicts, counts.update_conflicts),
             (&self.updates_not_stored, counts.updates_not_stored),
             (&self.fences, counts.fences),
+            (&self.event_batches_stored, counts.event_batches_stored),
+            (&self.events_refused, counts.events_refused),
         ];
         for (shown, counted) in pairs {
             shown.store(counted, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //! hold beyond that is the session's to say.
 //!
 //! 1. Decoding costs memory in proportion to the bytes received: of frames that are not stored here
-//!    only the ref is read, and the entries of a Hello are counted before they are built.
+//!    only the ref is read, and the entries of a Hello and of events are counted before they are built.
 //! 2. A small body is copied out of the buffer that it came in, so it does not keep that alive.
 //! 3. An arm that is not known is `Ignored`; a field that is not known is passed over.
 //! 4. No sentence repeats text of the node.
@@ -13,10 +13,10 @@ use bytes::Bytes;
 use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{
-    CommandUpdate, CreditChange, GatewayFrame, Goodbye, Heartbeat, Hello, KnownCommand, LaneCapacity,
-    NodeFrame, PROTOCOL, Refusal, RefusalReason, RejectCode,
+    Attested, CommandUpdate, CreditChange, Event, EventBatch, GatewayFrame, Goodbye, Heartbeat, Hello,
+    KnownCommand, LaneCapacity, NodeFrame, PROTOCOL, Refusal, RefusalReason, RejectCode,
 };
-use gateway_core::ids::{Attempt, CommandId, Credits, FrameRef, JournalId, LaneName};
+use gateway_core::ids::{Attempt, CommandId, Credits, EventSeq, FrameRef, JournalId, LaneName};
 use gateway_core::limits::{Limits, MAX_FEATURES};
 use gateway_proto::framing;
 use gateway_proto::v1;
@@ -28,6 +28,9 @@ use uuid::Uuid;
 const COPIED_BYTES: usize = 4 << 10;
 /// Fields of a Hello that stand there once, and hashes and generations, which are not stored yet.
 const OTHER_HELLO_FIELDS: usize = 4096;
+
+/// Fields of a batch of events that stand there once, and as many events too many as are answered.
+const OTHER_BATCH_FIELDS: usize = 64;
 
 /// `v1.NodeFrame` with its arms left as they came.
 #[derive(Clone, PartialEq, Message)]
@@ -73,8 +76,9 @@ pub(crate) fn decode(message: Bytes, limits: &Limits) -> Result<NodeFrame, Close
 
 fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
     let arms: Arms = parse(message, "frame")?;
-    let unsupported = [arms.event_batch, arms.status, arms.inventory_section, arms.spec_applied];
-    let known = [arms.hello, arms.heartbeat, arms.command_update, arms.credit, arms.goodbye];
+    let unsupported = [arms.status, arms.inventory_section, arms.spec_applied];
+    let known =
+        [arms.hello, arms.heartbeat, arms.command_update, arms.event_batch, arms.credit, arms.goodbye];
     if unsupported.iter().chain(&known).flatten().count() > 1 {
         return Err("a frame holds more than one message; send each in a frame of its own".to_owned());
     }
@@ -88,18 +92,19 @@ fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
             Ok(NodeFrame::Heartbeat(Heartbeat { sequence }))
         }
         [_, _, Some(update), ..] => decode_update(update),
-        [_, _, _, Some(credit), _] => decode_credit(credit),
-        [_, _, _, _, Some(goodbye)] => {
+        [_, _, _, Some(batch), ..] => decode_events(batch, limits),
+        [_, _, _, _, Some(credit), _] => decode_credit(credit),
+        [_, _, _, _, _, Some(goodbye)] => {
             let v1::Goodbye { reason } = parse(goodbye, "Goodbye")?;
             Ok(NodeFrame::Goodbye(Goodbye { reason }))
         }
-        [None, None, None, None, None] => Ok(NodeFrame::Ignored),
+        [None, None, None, None, None, None] => Ok(NodeFrame::Ignored),
     }
 }
 
 fn decode_hello(bytes: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
     let most = limits.known_commands + limits.lanes_per_node + MAX_FEATURES + OTHER_HELLO_FIELDS;
-    check_entries(&bytes, most)?;
+    check_entries(&bytes, most, "Hello")?;
     let hello: v1::Hello = parse(bytes, "Hello")?;
     let journal = match hello.journal_id.as_str() {
         "" => None,
@@ -119,15 +124,15 @@ fn decode_hello(bytes: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
 }
 
 /// Counts the fields of a message, nested ones not included.
-fn check_entries(mut bytes: &[u8], most: usize) -> Result<(), String> {
-    let malformed = |error| format!("Hello is no valid protobuf: {error}");
+fn check_entries(mut bytes: &[u8], most: usize, what: &str) -> Result<(), String> {
+    let malformed = |error| format!("{what} is no valid protobuf: {error}");
     let mut entries = 0;
     while !bytes.is_empty() {
         let (tag, kind) = decode_key(&mut bytes).map_err(malformed)?;
         skip_field(kind, tag, &mut bytes, DecodeContext::default()).map_err(malformed)?;
         entries += 1;
         if entries > most {
-            return Err(format!("Hello holds more than {most} fields and entries"));
+            return Err(format!("{what} holds more than {most} fields and entries"));
         }
     }
     Ok(())
@@ -163,6 +168,31 @@ fn decode_update(bytes: Bytes) -> Result<NodeFrame, String> {
             retryable: refusal.retryable,
         }),
     }))
+}
+
+fn decode_events(bytes: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
+    // A few more than are allowed get through, to be rejected with their ref.
+    check_entries(&bytes, limits.events_per_batch + OTHER_BATCH_FIELDS, "EventBatch")?;
+    let batch: v1::EventBatch = parse(bytes, "EventBatch")?;
+    let journal = JournalId::new(&batch.journal_id).map_err(|error| format!("EventBatch: {error}"))?;
+    let events = batch.events.into_iter().map(decode_event).collect();
+    let frame_ref = FrameRef(batch.r#ref);
+    Ok(NodeFrame::EventBatch(Box::new(EventBatch { frame_ref, journal, boot_id: batch.boot_id, events })))
+}
+
+fn decode_event(event: v1::Event) -> Event {
+    let envelope = |attested: v1::SignedEnvelope| Attested {
+        body: unshared(attested.body),
+        kid: attested.kid,
+        signature: unshared(attested.signature),
+    };
+    Event {
+        seq: EventSeq(event.seq),
+        kind: event.kind,
+        body: unshared(event.body),
+        attested: event.attested.map(envelope),
+        refused: None,
+    }
 }
 
 fn decode_credit(bytes: Bytes) -> Result<NodeFrame, String> {
@@ -279,6 +309,11 @@ fn encode_arm(frame: GatewayFrame) -> v1::gateway_frame::Frame {
         GatewayFrame::Ack(ack) => {
             Arm::Ack(v1::Ack { r#ref: ack.frame_ref.0, state: encode_state(ack.state) })
         }
+        GatewayFrame::EventAck(ack) => Arm::EventAck(v1::EventAck {
+            r#ref: ack.frame_ref.0,
+            journal_id: ack.journal.as_str().to_owned(),
+            acked_seq: ack.acked.0,
+        }),
         GatewayFrame::Rejected(rejected) => Arm::Rejected(v1::Rejected {
             r#ref: rejected.frame_ref.0,
             code: encode_reject(rejected.code),

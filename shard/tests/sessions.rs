@@ -62,12 +62,21 @@ fn a_frame_of_the_largest_size_passes_small_windows() {
 }
 
 #[test]
-fn an_event_batch_is_rejected_alone_and_the_session_goes_on() {
+fn events_are_acked_with_the_cursor_and_a_kind_that_is_not_stored_is_rejected_alone() {
     story(async {
         let gateway = Gateway::start(Limits::default());
         let mut node = gateway.node("n-1").await;
         let (mut session, _) = node.session().await;
-        session.frame(node_frame::Frame::EventBatch(v1::EventBatch { r#ref: 5, ..Default::default() }));
+        let events = (3..6).map(|seq| v1::Event { seq, kind: "k".into(), ..Default::default() }).collect();
+        session.frame(node_frame::Frame::EventBatch(v1::EventBatch {
+            r#ref: 4,
+            journal_id: "j".into(),
+            events,
+            ..Default::default()
+        }));
+        session.frame(node_frame::Frame::Status(v1::Status { r#ref: 5, ..Default::default() }));
+        let Some(Frame::EventAck(ack)) = session.next().await else { panic!("no answer") };
+        assert_eq!((ack.r#ref, &*ack.journal_id, ack.acked_seq), (4, "j", 5));
         let Some(Frame::Rejected(rejected)) = session.next().await else { panic!("no answer") };
         assert_eq!((rejected.r#ref, rejected.code()), (5, v1::RejectCode::Unsupported));
         session.heartbeat(1);

@@ -125,6 +125,7 @@ impl SimNode {
             }
             GatewayFrame::CancelCommand(cancel) => self.take_cancel(cancel.id),
             GatewayFrame::Ack(ack) => self.take_ack(ack),
+            GatewayFrame::EventAck(_) => {}
             GatewayFrame::Rejected(rejected) => self.take_rejected(&rejected),
             GatewayFrame::HeartbeatAck { sequence, .. } => assert!(sequence <= self.heartbeats),
             GatewayFrame::Drain { .. } => {}

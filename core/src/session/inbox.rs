@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use crate::frame::{CommandUpdate, CreditChange, RejectCode};
+use crate::frame::{CommandUpdate, CreditChange, EventBatch, RejectCode};
 use crate::ids::FrameRef;
 use crate::limits::Limits;
 
@@ -20,6 +20,7 @@ const KEPT_SLOTS: usize = 4;
 #[derive(Debug)]
 pub(super) enum Item {
     Update(Box<CommandUpdate>),
+    Events(Box<EventBatch>),
     Credit(CreditChange),
     /// Answered by the session itself, in its turn.
     Refused(Box<LocalRefusal>),

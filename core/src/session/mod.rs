@@ -1,8 +1,8 @@
 //! One session of one node, as a sans-IO machine.
 //!
 //! It owns what a session may do and in which order. It never sees a socket or the database; it
-//! answers with what the writer said is durable. `lifecycle` is its table, `validation` what a frame
-//! may hold, `inbox` what waits, `vitals` when the node was heard.
+//! answers with what the writer said is durable. `lifecycle` is its table, `durable` what is
+//! stored, `validation` what a frame may hold, `inbox` what waits, `vitals` when the node was heard.
 //!
 //! A driver gives it inputs, then polls `poll_to_writer`, `poll_frame` and `poll_end`, in that order,
 //! each until `None`. What can't be posted at once is kept and posted first later; the driver goes on
@@ -16,6 +16,7 @@
 //!    of the session: once, and last.
 //! 6. What waits is bounded by `wants_read`; an idle session holds a few hundred bytes.
 
+mod durable;
 mod inbox;
 mod lifecycle;
 mod membership;
@@ -31,12 +32,10 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::close::CloseReason;
-use crate::frame::{
-    Ack, Command, CommandUpdate, CreditChange, GatewayFrame, Hello, NodeFrame, RejectCode, Rejected,
-};
+use crate::frame::{Ack, Command, CreditChange, GatewayFrame, Hello, NodeFrame, RejectCode, Rejected};
 use crate::ids::{FrameRef, JournalId, LaneName, NodeId, SessionEpoch, SessionKey};
-use crate::limits::{Limits, MAX_BAD_FRAMES_IN_A_ROW, MAX_WAITING_ANSWERS};
-use crate::seam::{Granted, HelloRequest, Identity, SessionNews, ToWriter, UpdateRequest};
+use crate::limits::{Limits, MAX_WAITING_ANSWERS};
+use crate::seam::{Granted, HelloRequest, Identity, SessionNews, ToWriter};
 use crate::time::Moment;
 
 use inbox::{Item, LocalRefusal, SessionInbox};
@@ -122,6 +121,7 @@ impl Session {
             NodeFrame::Hello(hello) => self.take_hello(hello),
             NodeFrame::Heartbeat(heartbeat) => self.take_heartbeat(heartbeat.sequence, bytes, now),
             NodeFrame::CommandUpdate(update) => self.take_update(update, bytes),
+            NodeFrame::EventBatch(batch) => self.take_events(batch, bytes),
             NodeFrame::Credit(change) => self.take_credit(change, bytes),
             NodeFrame::Unsupported(frame_ref) => {
                 let message = "this gateway does not store frames of that kind".to_owned();
@@ -151,6 +151,11 @@ impl Session {
                 if let Some(frame_ref) = self.take_answer() {
                     self.bad_frames_in_a_row = 0;
                     self.outbox.push(GatewayFrame::Ack(Ack { frame_ref, state }));
+                }
+            }
+            SessionNews::EventsStored { journal, acked, refused } => {
+                if let Some(frame_ref) = self.take_answer() {
+                    self.answer_events(frame_ref, journal, acked, refused);
                 }
             }
             SessionNews::NotStored { code, message, retryable } => {
@@ -332,18 +337,6 @@ impl Session {
         }
     }
 
-    fn take_update(&mut self, update: CommandUpdate, bytes: usize) {
-        let item = match validation::check_update(&update, &self.limits) {
-            Ok(()) => Item::Update(Box::new(update)),
-            Err(message) => Item::Refused(Box::new(LocalRefusal {
-                frame_ref: update.frame_ref,
-                code: RejectCode::Invalid,
-                message,
-            })),
-        };
-        self.inbox.push(item, bytes);
-    }
-
     fn take_credit(&mut self, mut change: CreditChange, bytes: usize) {
         if !self.lanes.contains(&change.lane) {
             self.ignored_credits = self.ignored_credits.saturating_add(1);
@@ -450,38 +443,6 @@ impl Session {
     fn send_commands(&mut self, commands: Vec<Command>) {
         for command in commands {
             self.outbox.push(GatewayFrame::Command(Box::new(command)));
-        }
-    }
-
-    fn reject(&mut self, rejected: Rejected) {
-        let is_bad = matches!(rejected.code, RejectCode::Invalid | RejectCode::NotStorable);
-        self.outbox.push(GatewayFrame::Rejected(rejected));
-        if is_bad {
-            self.bad_frames_in_a_row += 1;
-            if self.bad_frames_in_a_row >= MAX_BAD_FRAMES_IN_A_ROW {
-                self.close(CloseReason::Protocol(format!(
-                    "{MAX_BAD_FRAMES_IN_A_ROW} frames in a row could not be stored; see their Rejected"
-                )));
-            }
-        }
-    }
-
-    fn poll_inbox(&mut self) -> Option<ToWriter> {
-        let writer_is_free = self.in_flight.is_none();
-        let item = self.inbox.pop_if(|item| match item {
-            // Not awaited: behind the frame that is with the writer its order is the mailbox's.
-            Item::Credit(_) => true,
-            Item::Update(_) => writer_is_free,
-            Item::Refused(_) | Item::Heartbeat { .. } => false,
-        })?;
-        let (key, node) = (self.key, self.node.clone());
-        match item {
-            Item::Credit(change) => Some(ToWriter::Credit { key, node, change }),
-            Item::Update(update) => {
-                self.in_flight = Some(update.frame_ref);
-                Some(ToWriter::Update(Box::new(UpdateRequest { key, node, update: *update })))
-            }
-            Item::Refused(_) | Item::Heartbeat { .. } => None,
         }
     }
 

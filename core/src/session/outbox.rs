@@ -59,5 +59,11 @@ impl SessionOutbox {
 }
 
 const fn is_answer(frame: &GatewayFrame) -> bool {
-    matches!(frame, GatewayFrame::Ack(_) | GatewayFrame::Rejected(_) | GatewayFrame::HeartbeatAck { .. })
+    matches!(
+        frame,
+        GatewayFrame::Ack(_)
+            | GatewayFrame::EventAck(_)
+            | GatewayFrame::Rejected(_)
+            | GatewayFrame::HeartbeatAck { .. }
+    )
 }

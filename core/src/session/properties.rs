@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::stories::events::{events, journal};
 use super::stories::{command, hello, identity, update};
 use super::*;
 use crate::command::CommandState;
-use crate::frame::{CancelCommand, Goodbye, Heartbeat};
+use crate::frame::{CancelCommand, EventAck, Goodbye, Heartbeat};
 use crate::ids::{CommandId, Credits, EventSeq, ShardId};
 use crate::time::UnixMillis;
 
@@ -22,6 +23,7 @@ enum Op {
     Hello { valid: bool },
     Heartbeat,
     Update { bad: bool, bytes: usize },
+    Events { bad: bool, bytes: usize },
     Unsupported,
     Credit { declared: bool },
     Ignored,
@@ -42,6 +44,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..4u8).prop_map(|kind| Op::Hello { valid: kind > 0 }),
         4 => Just(Op::Heartbeat),
         12 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Update { bad, bytes }),
+        6 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Events { bad, bytes }),
         2 => Just(Op::Unsupported),
         4 => any::<bool>().prop_map(|declared| Op::Credit { declared }),
         1 => Just(Op::Ignored),
@@ -62,6 +65,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Handed {
     Update(FrameRef),
+    Events(FrameRef),
     Credit(Credits),
 }
 
@@ -82,7 +86,7 @@ struct World {
     to_hand: VecDeque<Handed>,
     hello_posted: bool,
     granted: bool,
-    with_writer: Option<FrameRef>,
+    with_writer: Option<Handed>,
     closed_posted: usize,
     // How it ended.
     end: Option<CloseReason>,
@@ -175,6 +179,9 @@ impl World {
                 update.attempt.0 = u32::from(!bad);
                 (NodeFrame::CommandUpdate(update), bytes)
             }
+            Op::Events { bad, bytes } => {
+                (NodeFrame::EventBatch(Box::new(events(frame_ref.0, u64::from(!bad)..3))), bytes)
+            }
             Op::Unsupported => (NodeFrame::Unsupported(frame_ref), 9),
             Op::Credit { declared } => {
                 let lane = LaneName::new(if declared { "default" } else { "other" }).expect("a lane name");
@@ -190,6 +197,12 @@ impl World {
                     self.durable_refs.push(frame_ref);
                     if update.attempt.0 > 0 {
                         self.to_hand.push_back(Handed::Update(frame_ref));
+                    }
+                }
+                NodeFrame::EventBatch(batch) => {
+                    self.durable_refs.push(frame_ref);
+                    if batch.events[0].seq.0 > 0 {
+                        self.to_hand.push_back(Handed::Events(frame_ref));
                     }
                 }
                 NodeFrame::Unsupported(_) => self.durable_refs.push(frame_ref),
@@ -221,8 +234,11 @@ impl World {
                     cancels: Vec::new(),
                 }))
             }
-            Op::WriterAnswers { stored } if self.with_writer.take().is_some() => {
-                if stored {
+            Op::WriterAnswers { stored } if self.with_writer.is_some() => {
+                let events = matches!(self.with_writer.take(), Some(Handed::Events(_)));
+                if stored && events {
+                    SessionNews::EventsStored { journal: journal(), acked: EventSeq(2), refused: None }
+                } else if stored {
                     SessionNews::Stored { state: CommandState::Running }
                 } else {
                     let message = "no such command".to_owned();
@@ -270,10 +286,11 @@ impl World {
             }
             ToWriter::Update(request) => {
                 assert!(self.granted, "1: the Hello is durable first");
-                assert_eq!(self.with_writer, None, "2: one durable frame with the writer");
-                self.with_writer = Some(request.update.frame_ref);
-                let due = self.to_hand.pop_front();
-                assert_eq!(due, Some(Handed::Update(request.update.frame_ref)), "3: in order of arrival");
+                self.see_durable(Handed::Update(request.update.frame_ref));
+            }
+            ToWriter::Events(request) => {
+                assert!(self.granted, "1: the Hello is durable first");
+                self.see_durable(Handed::Events(request.batch.frame_ref));
             }
             ToWriter::Credit { change, .. } => {
                 let due = self.to_hand.pop_front();
@@ -286,13 +303,21 @@ impl World {
         assert!(self.hello_posted, "the Hello is first, but came {message:?}");
     }
 
+    fn see_durable(&mut self, handed: Handed) {
+        assert_eq!(self.with_writer, None, "2: one durable frame with the writer");
+        self.with_writer = Some(handed);
+        assert_eq!(self.to_hand.pop_front(), Some(handed), "3: in order of arrival");
+    }
+
     fn see_frame(&mut self, frame: &GatewayFrame) {
         assert_eq!(self.end, None, "5: nothing after the end, but came {frame:?}");
         let is_welcome = matches!(frame, GatewayFrame::Welcome(_));
         assert_eq!(is_welcome, self.frames_seen == 0, "1: Welcome is first, and once; came {frame:?}");
         self.frames_seen += 1;
         match frame {
-            GatewayFrame::Ack(Ack { frame_ref, .. }) | GatewayFrame::Rejected(Rejected { frame_ref, .. }) => {
+            GatewayFrame::Ack(Ack { frame_ref, .. })
+            | GatewayFrame::EventAck(EventAck { frame_ref, .. })
+            | GatewayFrame::Rejected(Rejected { frame_ref, .. }) => {
                 self.answered_refs.push(*frame_ref);
             }
             GatewayFrame::HeartbeatAck { sequence, .. } => {

@@ -4,6 +4,8 @@
 //! ends: the Hello, Welcome's order, the one durable frame at a time, bad frames, silence, half-closes,
 //! fences. Bytes and sockets are the shard's to test, orders nobody thought of the properties'.
 
+pub(super) mod events;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +14,9 @@ use uuid::Uuid;
 
 use super::*;
 use crate::command::CommandState;
-use crate::frame::{CancelCommand, Goodbye, Heartbeat, KnownCommand, LaneCapacity, Welcome};
+use crate::frame::{CancelCommand, CommandUpdate, Goodbye, Heartbeat, KnownCommand, LaneCapacity, Welcome};
 use crate::ids::{Attempt, CommandId, Credits, EventSeq, LaneSeq, ShardId};
-use crate::limits::{MAX_LANE_CAPACITY, MAX_TEXT_BYTES};
+use crate::limits::{MAX_BAD_FRAMES_IN_A_ROW, MAX_LANE_CAPACITY, MAX_TEXT_BYTES};
 use crate::time::UnixMillis;
 
 pub(super) fn identity() -> Identity {

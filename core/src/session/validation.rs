@@ -1,17 +1,23 @@
 //! What is wrong with what a node sent, before anyone else sees it.
 //!
 //! It looks at one frame alone: what depends on the database (unknown command, old attempt) is the
-//! writer's. A bad Hello ends its stream; a bad update is rejected alone.
+//! writer's. A bad Hello ends its stream; a bad update is rejected alone; a bad event
+//! becomes a tombstone in its journal.
 //!
 //! 1. What passes can be stored: every text is short and free of NUL, every number fits its column.
 //! 2. A sentence names the field, what it holds, what is allowed, and the limit's key if it has one.
 //! 3. No sentence repeats text of the node.
 
 use crate::command::CommandState;
-use crate::frame::{CommandUpdate, Hello, KnownCommand, PROTOCOL};
+use crate::frame::{CommandUpdate, Event, EventBatch, Hello, KnownCommand, PROTOCOL, RejectCode};
 use crate::ids::{Attempt, Credits};
-use crate::limits::{Limits, MAX_FEATURE_BYTES, MAX_FEATURES, MAX_LANE_CAPACITY, MAX_TEXT_BYTES};
+use crate::limits::{
+    Limits, MAX_EVENT_BODY_BYTES, MAX_EVENT_TEXT_BYTES, MAX_FEATURE_BYTES, MAX_FEATURES, MAX_LANE_CAPACITY,
+    MAX_SIGNATURE_BYTES, MAX_TEXT_BYTES,
+};
 
+/// The highest seq that its column holds, with one to come after it.
+const MAX_EVENT_SEQ: u64 = i64::MAX as u64 - 1;
 /// The highest attempt that its column holds.
 const MAX_ATTEMPT: u32 = i32::MAX as u32;
 
@@ -97,6 +103,50 @@ pub(super) fn check_update(update: &CommandUpdate, limits: &Limits) -> Result<()
     Ok(())
 }
 
+/// Checks a batch of events, and leaves of it a run without a gap. What can't be stored of a single
+/// event makes it a tombstone. `Err` is the sentence of the batch's `Rejected`.
+pub(super) fn admit_events(batch: &mut EventBatch, limits: &Limits) -> Result<(), String> {
+    let count = batch.events.len();
+    if count > limits.events_per_batch {
+        return Err(format!(
+            "events holds {count} entries; at most {} are allowed (sessions.events_per_batch)",
+            limits.events_per_batch
+        ));
+    }
+    check_text("boot_id", &batch.boot_id, MAX_TEXT_BYTES)?;
+    let (Some(first), Some(last)) = (batch.events.first(), batch.events.last()) else {
+        return Err("events is empty; send one at least".to_owned());
+    };
+    if first.seq.0 == 0 || last.seq.0 > MAX_EVENT_SEQ {
+        return Err(format!("events holds seq {} to {}; a journal counts from 1", first.seq, last.seq));
+    }
+    if let Some(pair) = batch.events.windows(2).find(|pair| pair[1].seq <= pair[0].seq) {
+        return Err(format!("event {} stands behind event {}; seqs must ascend", pair[1].seq, pair[0].seq));
+    }
+    // Behind a gap nothing can be acked, so nothing is stored.
+    if let Some(gap) = batch.events.windows(2).position(|pair| pair[1].seq.0 != pair[0].seq.0 + 1) {
+        batch.events.truncate(gap + 1);
+    }
+    for event in &mut batch.events {
+        if let Err(message) = check_event(event) {
+            event.refuse(RejectCode::Invalid, message);
+        }
+    }
+    Ok(())
+}
+
+fn check_event(event: &Event) -> Result<(), String> {
+    if event.kind.is_empty() {
+        return Err("kind is empty; it names what the event is".to_owned());
+    }
+    check_text("kind", &event.kind, MAX_EVENT_TEXT_BYTES)?;
+    check_size("body", event.body.len(), MAX_EVENT_BODY_BYTES)?;
+    let Some(attested) = &event.attested else { return Ok(()) };
+    check_text("attested.kid", &attested.kid, MAX_EVENT_TEXT_BYTES)?;
+    check_size("attested.body", attested.body.len(), MAX_EVENT_BODY_BYTES)?;
+    check_size("attested.signature", attested.signature.len(), MAX_SIGNATURE_BYTES)
+}
+
 /// What counts of a capacity.
 pub(super) fn clamp_capacity(capacity: Credits) -> Credits {
     capacity.min(Credits(MAX_LANE_CAPACITY))
@@ -118,6 +168,13 @@ fn check_text(field: &str, text: &str, max: usize) -> Result<(), String> {
         Some(at) => Err(format!("{field} holds a NUL at byte {at}; no text may hold one")),
         None => Ok(()),
     }
+}
+
+fn check_size(field: &str, bytes: usize, max: usize) -> Result<(), String> {
+    if bytes <= max {
+        return Ok(());
+    }
+    Err(format!("{field} is {bytes} bytes long; at most {max} are allowed"))
 }
 
 fn check_attempt(attempt: Attempt) -> Result<(), String> {

@@ -136,6 +136,11 @@ impl<T: Entry> GroupQueue<T> {
         tickets.iter().filter_map(|ticket| self.waiting.remove(ticket)).collect()
     }
 
+    /// Puts an entry that was looked at alone back, to be the next batch.
+    pub(super) fn push_first(&mut self, entry: T) {
+        self.again.push(vec![entry]);
+    }
+
     /// The batch in flight committed, with one outcome for each of `slots` entries. Gives the
     /// entries and whether they were forsaken.
     pub(super) fn handle_committed(&mut self, slots: usize) -> (Vec<T>, bool) {

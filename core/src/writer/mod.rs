@@ -19,6 +19,7 @@ mod batch;
 mod cancels;
 mod directory;
 mod dispatch;
+mod events;
 mod hellos;
 mod lanes;
 mod lease;
@@ -43,6 +44,7 @@ use self::batch::GroupQueue;
 use self::cancels::CancelFeed;
 use self::directory::{Directory, LiveSession};
 use self::dispatch::Dispatch;
+use self::events::EventsQueue;
 use self::hellos::{HelloClosed, Hellos};
 use self::lanes::{Ledger, Look};
 use self::lease::{Lease, LeaseChange, LeaseWish};
@@ -99,6 +101,9 @@ pub struct WriterCounts {
     pub update_conflicts: u64,
     pub updates_not_stored: u64,
     pub fences: u64,
+    pub event_batches_stored: u64,
+    /// Events in whose place a tombstone stands.
+    pub events_refused: u64,
 }
 
 /// The machine of the writer's thread.
@@ -111,6 +116,7 @@ pub struct Writer {
     hellos: Hellos,
     dispatch: Dispatch,
     updates: GroupQueue<UpdateRequest>,
+    events: EventsQueue,
     presence: Presence,
     cancels: CancelFeed,
     stop: Stop,
@@ -130,6 +136,7 @@ impl Writer {
             hellos: Hellos::new(),
             dispatch: Dispatch::new(),
             updates: GroupQueue::new(),
+            events: EventsQueue::new(),
             presence: Presence::new(),
             cancels: CancelFeed::new(),
             stop: Stop::new(config.shards),
@@ -147,6 +154,7 @@ impl Writer {
         match message {
             ToWriter::Hello(request) => self.take_hello(*request),
             ToWriter::Update(request) => self.take_update(*request),
+            ToWriter::Events(request) => self.take_events(request),
             ToWriter::Credit { key, change, .. } => self.take_credit(key, change),
             ToWriter::Alive { key, node, epoch } => self.take_alive(key, node, epoch),
             ToWriter::Closed { key, .. } => self.take_closed(key),
@@ -224,6 +232,10 @@ impl Writer {
                 Some(Job::Updates { entries })
             })
             .or_else(|| {
+                let entries = self.events.poll_batch(&self.config.limits, now)?;
+                Some(Job::Events { entries })
+            })
+            .or_else(|| {
                 let entries = self.presence.poll_batch(&self.config.limits, now)?;
                 Some(Job::Presence { gateway: self.config.gateway.clone(), entries })
             })
@@ -245,7 +257,8 @@ impl Writer {
 
     /// Whether more messages of the shards should be taken now.
     pub fn wants_messages(&self) -> bool {
-        self.hellos.queue().len() + self.updates.len() < self.config.limits.to_writer_messages
+        self.hellos.queue().len() + self.updates.len() + self.events.queue().len()
+            < self.config.limits.to_writer_messages
     }
 
     /// When `handle_time` must be called next; it may move with each input. `poll_job` may have a
@@ -263,6 +276,7 @@ impl Writer {
         let always = [
             self.lease.next_deadline(self.lease_aim()),
             self.updates.next_deadline(),
+            self.events.queue().next_deadline(),
             self.presence.next_deadline(),
             self.stop.next_deadline(),
             routing.flatten(),
@@ -297,6 +311,7 @@ impl Writer {
             Queue::Hellos => self.hellos.queue().backoff().health(),
             Queue::Dispatch => self.dispatch.backoff().health(),
             Queue::Updates => self.updates.backoff().health(),
+            Queue::Events => self.events.queue().backoff().health(),
             Queue::Presence => self.presence.queue().backoff().health(),
             Queue::Feed => self.cancels.backoff().health(),
         }
@@ -309,6 +324,7 @@ impl Writer {
             Queue::Hellos => self.hellos.queue().len(),
             Queue::Dispatch => self.ledger.waiting(Look::Urgent) + self.ledger.waiting(Look::Patrol),
             Queue::Updates => self.updates.len(),
+            Queue::Events => self.events.queue().len(),
             Queue::Presence => self.presence.queue().len(),
         }
     }
@@ -449,6 +465,7 @@ impl Writer {
         }
         self.released_bytes += self.hellos.forsake();
         self.released_bytes += self.updates.forsake().iter().map(Weigh::weight_bytes).sum::<usize>();
+        self.released_bytes += self.events.forsake();
         self.dispatch.forsake();
         self.cancels.forsake();
         self.next_poll = None;

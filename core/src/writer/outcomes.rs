@@ -50,6 +50,8 @@ impl Writer {
             }
             Outcome::Updates(Ok(outcomes)) => self.take_update_outcomes(outcomes),
             Outcome::Updates(Err(error)) => self.take_update_error(&error, now),
+            Outcome::Events(Ok(outcomes)) => self.take_events_outcomes(outcomes),
+            Outcome::Events(Err(error)) => self.take_events_error(&error, now),
             Outcome::Presence(Ok(outcomes)) => self.take_presence_outcomes(&outcomes),
             Outcome::Presence(Err(error)) => self.presence.handle_failed(&error, now),
             Outcome::Cancels(Ok(wanted)) => self.take_wanted_cancels(wanted, now),
@@ -219,7 +221,7 @@ impl Writer {
         self.dispatch.handle_settlement(settlement);
     }
 
-    fn not_stored(&mut self, key: SessionKey, code: RejectCode, message: String) {
+    pub(super) fn not_stored(&mut self, key: SessionKey, code: RejectCode, message: String) {
         self.counts.updates_not_stored += 1;
         self.tell(key, SessionNews::NotStored { code, message, retryable: false });
     }
@@ -238,7 +240,7 @@ impl Writer {
         }
     }
 
-    fn count_bad_entry(&mut self, key: SessionKey) {
+    pub(super) fn count_bad_entry(&mut self, key: SessionKey) {
         let Some(session) = self.directory.get_mut(key) else { return };
         session.bad_entries += 1;
         if session.bad_entries == BAD_ENTRIES_OF_A_SESSION {

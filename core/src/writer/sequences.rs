@@ -10,15 +10,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::testing::{at, command_id, hello, lane, node};
+use super::testing::{at, command_id, events_batch, hello, lane, node};
 use super::tests::config;
 use super::*;
 use crate::command::CommandState;
-use crate::frame::{Command, CommandUpdate};
+use crate::frame::{Command, CommandUpdate, Event};
 use crate::ids::{Attempt, EventSeq, FrameRef, LaneSeq};
+use crate::seam::EventsRequest;
 use crate::store::{
-    Claim, HelloGrant, HelloOutcome, InFlight, LaneState, LeaseOutcome, PresenceOutcome, Routed, StoreError,
-    UpdateOutcome,
+    Claim, EventsOutcome, HelloGrant, HelloOutcome, InFlight, LaneState, LeaseOutcome, PresenceOutcome,
+    Routed, StoreError, UpdateOutcome,
 };
 use crate::time::UnixMillis;
 
@@ -39,6 +40,7 @@ enum Op {
     Close { session: usize },
     Enqueue { node: usize, poke: bool },
     Report { session: usize, end: bool },
+    Emit { session: usize, count: u64 },
     Execute { queue: usize, fault: Fault },
     Deliver { queue: usize },
     Pass { millis: u64 },
@@ -59,8 +61,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..8_usize).prop_map(|session| Op::Close { session }),
         4 => (0..NODES, any::<bool>()).prop_map(|(node, poke)| Op::Enqueue { node, poke }),
         5 => (0..8_usize, any::<bool>()).prop_map(|(session, end)| Op::Report { session, end }),
-        12 => (0..6_usize, fault).prop_map(|(queue, fault)| Op::Execute { queue, fault }),
-        12 => (0..6_usize).prop_map(|queue| Op::Deliver { queue }),
+        3 => (0..8_usize, 1..6_u64).prop_map(|(session, count)| Op::Emit { session, count }),
+        12 => (0..7_usize, fault).prop_map(|(queue, fault)| Op::Execute { queue, fault }),
+        12 => (0..7_usize).prop_map(|queue| Op::Deliver { queue }),
         3 => (1..2_500_u64).prop_map(|millis| Op::Pass { millis }),
         1 => Just(Op::Steal),
         2 => Just(Op::GiveBack),
@@ -93,6 +96,9 @@ struct World {
     now: Moment,
     rows: Vec<Row>,
     epochs: [u64; NODES],
+    /// What each node's one journal holds, and how much of it the node knows to be stored.
+    journals: [Vec<Event>; NODES],
+    acked: [u64; NODES],
     stolen: bool,
     clients: BTreeMap<SessionKey, Client>,
     next_slot: u32,
@@ -117,6 +123,8 @@ impl World {
             now: at(0),
             rows: Vec::new(),
             epochs: [0; NODES],
+            journals: Default::default(),
+            acked: [0; NODES],
             stolen: false,
             clients: BTreeMap::new(),
             next_slot: 0,
@@ -147,6 +155,7 @@ impl World {
                 }
             }
             Op::Report { session, end } => self.report(session, end),
+            Op::Emit { session, count } => self.emit(session, count),
             Op::Execute { queue, fault } => self.execute(Queue::ALL[queue], fault),
             Op::Deliver { queue } => self.deliver(Queue::ALL[queue]),
             Op::Pass { millis } => {
@@ -209,6 +218,19 @@ impl World {
         self.post(ToWriter::Update(Box::new(UpdateRequest { key, node: reporter, update })));
     }
 
+    /// The node sends what was not acked to it, and some more.
+    fn emit(&mut self, session: usize, count: u64) {
+        let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
+        if client.waits || client.granted.is_none() {
+            return;
+        }
+        client.waits = true;
+        let acked = self.acked[client.node];
+        let (key, sender) = (*key, node(&name(client.node)));
+        let batch = Arc::new(events_batch(acked + 1..acked + 1 + count));
+        self.post(ToWriter::Events(EventsRequest { key, node: sender, batch }));
+    }
+
     fn say_alive(&mut self) {
         let alive = |(key, client): (&SessionKey, &Client)| {
             Some(ToWriter::Alive { key: *key, node: node(&name(client.node)), epoch: client.granted? })
@@ -253,6 +275,12 @@ impl World {
             }
             SessionNews::Stored { .. } | SessionNews::NotStored { .. } => {
                 assert!(std::mem::take(&mut client.waits), "an update is answered once");
+            }
+            SessionNews::EventsStored { acked, .. } => {
+                assert!(std::mem::take(&mut client.waits), "a batch is answered once");
+                assert!(acked.0 <= self.journals[client.node].len() as u64, "no ack before the commit");
+                let known = &mut self.acked[client.node];
+                *known = (*known).max(acked.0);
             }
             SessionNews::Commands(commands) => {
                 assert!(client.granted.is_some());
@@ -339,6 +367,9 @@ impl World {
                 Outcome::Presence(Ok(entries.iter().map(outcome).collect()))
             }
             Job::Cancels { .. } => Outcome::Cancels(Ok(Vec::new())),
+            Job::Events { entries } => {
+                Outcome::Events(Ok(entries.iter().map(|entry| self.append(entry)).collect()))
+            }
         }
     }
 
@@ -393,6 +424,16 @@ impl World {
             row.state = entry.update.state;
         }
         UpdateOutcome::Stored { state: row.state, lane: lane("main"), conflict: false }
+    }
+
+    fn append(&mut self, entry: &EventsRequest) -> EventsOutcome {
+        let journal = &mut self.journals[number_of(&entry.node)];
+        for event in &entry.batch.events {
+            if event.seq.0 == journal.len() as u64 + 1 {
+                journal.push(event.clone());
+            }
+        }
+        EventsOutcome { acked: EventSeq(journal.len() as u64) }
     }
 
     fn in_flight(&self, number: usize) -> impl Iterator<Item = usize> + '_ {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::frame::{Hello, LaneCapacity};
-use crate::ids::{CommandId, Credits, LaneName, NodeId, SessionKey, ShardId};
+use crate::frame::{Event, EventBatch, Hello, LaneCapacity};
+use crate::ids::{CommandId, Credits, EventSeq, FrameRef, JournalId, LaneName, NodeId, SessionKey, ShardId};
 use crate::seam::{HelloRequest, Identity};
 use crate::store::StoreError;
 use crate::time::Moment;
@@ -35,6 +35,22 @@ pub(crate) fn command_id(number: u128) -> CommandId {
 
 pub(crate) fn away() -> StoreError {
     StoreError::Retry("the database is away".into())
+}
+
+pub(crate) fn events_batch(seqs: std::ops::Range<u64>) -> EventBatch {
+    let event = |seq| Event {
+        seq: EventSeq(seq),
+        kind: "kind".into(),
+        body: "body".into(),
+        attested: None,
+        refused: None,
+    };
+    EventBatch {
+        frame_ref: FrameRef(1),
+        journal: JournalId::new("journal").expect("a journal id"),
+        boot_id: "boot".into(),
+        events: seqs.map(event).collect(),
+    }
 }
 
 pub(crate) fn hello(name: &str, slot: u32, lanes: &[(&str, u32)]) -> HelloRequest {

@@ -5,6 +5,8 @@
 //! unknown outcomes, refused entries and the stop are told here; orders that nobody thought of are in
 //! `sequences`, SQL is in `db-writer/tests/`.
 
+mod events;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,6 +140,10 @@ fn describe_news(news: SessionNews) -> String {
     match news {
         SessionNews::Granted(granted) => format!("granted {}", granted.epoch),
         SessionNews::Stored { state } => format!("stored {state}"),
+        SessionNews::EventsStored { acked, refused, .. } => match refused {
+            None => format!("events up to {acked}"),
+            Some((seq, refused)) => format!("events up to {acked}, {seq} is {:?}", refused.code),
+        },
         SessionNews::NotStored { code, .. } => format!("not stored, {code:?}"),
         SessionNews::Commands(commands) => {
             let ids: Vec<String> =

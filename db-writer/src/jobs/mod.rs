@@ -18,6 +18,7 @@ use crate::failure::{Failure, Stage};
 
 mod cancels;
 mod dispatch;
+mod events;
 mod hello;
 mod hello_fate;
 mod lanes;
@@ -100,7 +101,9 @@ const fn job_timeout(queue: Queue) -> Duration {
     match queue {
         Queue::Lease => Duration::from_secs(6),
         Queue::Dispatch => Duration::from_secs(10),
-        Queue::Hellos | Queue::Updates | Queue::Presence | Queue::Feed => Duration::from_secs(20),
+        Queue::Hellos | Queue::Updates | Queue::Presence | Queue::Feed | Queue::Events => {
+            Duration::from_secs(20)
+        }
     }
 }
 
@@ -114,6 +117,7 @@ async fn execute(link: &mut Link, job: &Job) -> Result<Outcome, JobError> {
         Job::Presence { gateway, entries } => {
             Outcome::Presence(Ok(presence::execute(link, gateway, entries).await?))
         }
+        Job::Events { entries } => Outcome::Events(Ok(events::execute(link, entries).await?)),
         Job::Cancels { gateway } => Outcome::Cancels(Ok(cancels::execute(link, gateway).await?)),
     })
 }

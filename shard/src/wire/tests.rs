@@ -4,7 +4,7 @@
 //! bytes may make it panic, and nothing small may keep a large buffer alive. Limits that a session
 //! decides on are the core's to test.
 
-use gateway_core::ids::{EventSeq, LaneSeq, SessionEpoch};
+use gateway_core::ids::{LaneSeq, SessionEpoch};
 use gateway_core::time::UnixMillis;
 use gateway_proto::framing::Deframer;
 use proptest::prelude::*;
@@ -107,11 +107,6 @@ fn what_has_a_wrong_form_is_named() {
 #[test]
 fn durable_kinds_that_are_not_stored_keep_their_ref() {
     let frames = [
-        Frame::EventBatch(v1::EventBatch {
-            r#ref: 5,
-            events: vec![Default::default(); 10],
-            ..Default::default()
-        }),
         Frame::Status(v1::Status { r#ref: 5, ..Default::default() }),
         Frame::InventorySection(v1::InventorySection { r#ref: 5, ..Default::default() }),
         Frame::SpecApplied(v1::SpecApplied { r#ref: 5, ..Default::default() }),
@@ -119,6 +114,60 @@ fn durable_kinds_that_are_not_stored_keep_their_ref() {
     for frame in frames {
         assert_eq!(decoded(frame), Ok(NodeFrame::Unsupported(FrameRef(5))));
     }
+}
+
+fn batch(events: Vec<v1::Event>) -> v1::EventBatch {
+    v1::EventBatch { r#ref: 5, journal_id: "j".into(), boot_id: "b".into(), events }
+}
+
+#[test]
+fn events_arrive_as_they_were_sent_and_keep_no_buffer_alive() {
+    let attested = v1::SignedEnvelope {
+        body: Bytes::from_static(b"signed"),
+        kid: "key-1".into(),
+        signature: Bytes::from_static(b"sig"),
+    };
+    let event = v1::Event {
+        seq: 7,
+        kind: "gpu.xid".into(),
+        body: Bytes::from_static(b"body"),
+        attested: Some(attested),
+    };
+    let frame = Frame::EventBatch(batch(vec![event, v1::Event { seq: 8, ..Default::default() }]));
+    let message: Bytes = v1::NodeFrame { frame: Some(frame) }.encode_to_vec().into();
+    let range = message.as_ptr_range();
+    let seen = decode(message.clone(), &Limits::default()).expect("valid");
+    let NodeFrame::EventBatch(seen) = seen else { panic!("another arm") };
+    let plain = |seq, kind: &str, body: &'static [u8], attested| Event {
+        seq: EventSeq(seq),
+        kind: kind.into(),
+        body: Bytes::from_static(body),
+        attested,
+        refused: None,
+    };
+    let attested = Attested {
+        body: Bytes::from_static(b"signed"),
+        kid: "key-1".into(),
+        signature: Bytes::from_static(b"sig"),
+    };
+    let expected = EventBatch {
+        frame_ref: FrameRef(5),
+        journal: JournalId::new("j").expect("an id"),
+        boot_id: "b".into(),
+        events: vec![plain(7, "gpu.xid", b"body", Some(attested)), plain(8, "", b"", None)],
+    };
+    assert_eq!(*seen, expected);
+    assert!(!range.contains(&seen.events[0].body.as_ptr()), "a copy");
+}
+
+#[test]
+fn a_batch_without_a_journal_or_of_a_million_empty_events_is_refused_before_it_is_built() {
+    let nameless = v1::EventBatch { journal_id: String::new(), ..batch(Vec::new()) };
+    assert_eq!(sentence(Frame::EventBatch(nameless)), "EventBatch: a journal id is empty");
+    let crowd = Frame::EventBatch(batch(vec![v1::Event::default(); 400_000]));
+    assert_eq!(sentence(crowd), "EventBatch holds more than 1064 fields and entries");
+    // One too many is told with its ref, by the session.
+    assert!(decoded(Frame::EventBatch(batch(vec![v1::Event::default(); 1001]))).is_ok());
 }
 
 #[test]
@@ -173,7 +222,7 @@ fn a_small_result_does_not_keep_its_buffer_alive() {
 
 #[test]
 fn every_frame_for_a_node_arrives_as_it_was_given() {
-    use gateway_core::frame::{Ack, CancelCommand, Command, Rejected, Welcome};
+    use gateway_core::frame::{Ack, CancelCommand, Command, EventAck, Rejected, Welcome};
     use v1::gateway_frame::Frame as Arm;
 
     let id = CommandId(Uuid::from_bytes(ID));
@@ -220,6 +269,13 @@ fn every_frame_for_a_node_arrives_as_it_was_given() {
     };
     let Arm::Rejected(rejected) = seen(GatewayFrame::Rejected(rejected)) else { panic!("arm") };
     assert_eq!((rejected.code(), rejected.retryable), (v1::RejectCode::OldAttempt, true));
+    let acked = EventAck {
+        frame_ref: FrameRef(4),
+        journal: JournalId::new("j").expect("an id"),
+        acked: EventSeq(17),
+    };
+    let Arm::EventAck(ack) = seen(GatewayFrame::EventAck(acked)) else { panic!("arm") };
+    assert_eq!((ack.r#ref, &*ack.journal_id, ack.acked_seq), (4, "j", 17));
     let Arm::Drain(drain) = seen(GatewayFrame::Drain { reconnect_after_ms: 9 }) else { panic!("arm") };
     assert_eq!(drain.reconnect_after_ms, 9);
 }

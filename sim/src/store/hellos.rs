@@ -41,8 +41,7 @@ impl Store {
             has_pending: false,
         };
         if let Some(journal) = &entry.hello.journal {
-            let acked = self.journals.get(&(node.clone(), journal.clone()));
-            grant.journal_acked = acked.copied().unwrap_or_default();
+            grant.journal_acked = self.journal_acked(node, journal);
         }
         let ids: Vec<CommandId> = self.rows_of(node).map(|(id, _)| id).collect();
         for id in ids {

@@ -11,6 +11,7 @@
 //! 4. Time is the database's clock, in milliseconds, and comes as an argument.
 
 mod commands;
+mod events;
 mod hellos;
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{CancelCommand, Command};
 use gateway_core::ids::{
-    Attempt, CommandId, EventSeq, GatewayId, JournalId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
+    Attempt, CommandId, GatewayId, JournalId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
 };
 use gateway_core::store::{
     Job, LeaseJob, LeaseOutcome, LeaseProof, Outcome, PresenceEntry, PresenceOutcome, Routed, StoreError,
@@ -28,6 +29,8 @@ use gateway_core::store::{
 use gateway_core::time::UnixMillis;
 
 use bytes::Bytes;
+
+pub use self::events::EventRow;
 
 /// What a client enqueues.
 #[derive(Debug, Clone)]
@@ -84,12 +87,13 @@ pub struct Store {
     sessions: BTreeMap<NodeId, SessionRow>,
     commands: BTreeMap<CommandId, CommandRow>,
     of_node: BTreeMap<NodeId, BTreeMap<LaneSeq, CommandId>>,
-    journals: BTreeMap<(NodeId, JournalId), EventSeq>,
+    events: BTreeMap<(NodeId, JournalId), Vec<EventRow>>,
     poison: Option<String>,
 }
 
 impl Store {
-    /// An empty database, which refuses any batch that holds an update with this progress text: what
+    /// An empty database, which refuses any batch that holds an update with this progress text, or an
+    /// event of this kind: what
     /// PostgreSQL does with an entry that validation did not foresee.
     pub fn poisoned_by(progress: &str) -> Self {
         Self { poison: Some(progress.to_owned()), ..Self::default() }
@@ -176,6 +180,7 @@ impl Store {
             Job::Presence { gateway, entries } => {
                 Outcome::Presence(Ok(entries.iter().map(|entry| self.presence(gateway, entry)).collect()))
             }
+            Job::Events { entries } => self.append(entries),
             Job::Cancels { gateway } => Outcome::Cancels(Ok(self.wanted_cancels(gateway))),
         }
     }

@@ -1,0 +1,58 @@
+//! What a batch of journals' runs does: events are appended while they join on.
+//!
+//! 1. A journal holds each seq once, from 1 on, without a gap: by construction, as a list.
+//! 2. Runs of one batch join on to each other, whatever their order; each is answered with the
+//!    journal's cursor after all of them.
+
+use gateway_core::frame::Event;
+use gateway_core::ids::{EventSeq, JournalId, NodeId};
+use gateway_core::seam::EventsRequest;
+use gateway_core::store::{EventsOutcome, Outcome, StoreError};
+
+use super::Store;
+
+/// A row of `events`; its seq is its place in the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventRow {
+    pub boot_id: String,
+    pub event: Event,
+}
+
+impl Store {
+    pub(super) fn append(&mut self, entries: &[EventsRequest]) -> Outcome {
+        let poison = self.poison.as_deref();
+        let is_bad = |event: &Event| Some(event.kind.as_str()) == poison;
+        if entries.iter().flat_map(|entry| &entry.batch.events).any(is_bad) {
+            return Outcome::Events(Err(StoreError::Rejected("the event's kind is poisoned".into())));
+        }
+        // Any that joined on may be what another waited for.
+        while entries.iter().any(|entry| self.append_run(entry)) {}
+        let outcome = |entry: &EventsRequest| EventsOutcome {
+            acked: self.journal_acked(&entry.node, &entry.batch.journal),
+        };
+        Outcome::Events(Ok(entries.iter().map(outcome).collect()))
+    }
+
+    /// Whether an event joined on.
+    fn append_run(&mut self, entry: &EventsRequest) -> bool {
+        let batch = &entry.batch;
+        let journal = self.events.entry((entry.node.clone(), batch.journal.clone())).or_default();
+        let before = journal.len();
+        for event in &batch.events {
+            if event.seq.0 == journal.len() as u64 + 1 {
+                journal.push(EventRow { boot_id: batch.boot_id.clone(), event: event.clone() });
+            }
+        }
+        journal.len() > before
+    }
+
+    /// The highest contiguous seq of a journal; 0 where none is stored.
+    pub fn journal_acked(&self, node: &NodeId, journal: &JournalId) -> EventSeq {
+        EventSeq(self.journal(node, journal).len() as u64)
+    }
+
+    /// A journal's events, from seq 1 on.
+    pub fn journal(&self, node: &NodeId, journal: &JournalId) -> &[EventRow] {
+        self.events.get(&(node.clone(), journal.clone())).map_or(&[], Vec::as_slice)
+    }
+}
