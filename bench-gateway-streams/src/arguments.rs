@@ -45,7 +45,7 @@ pub(crate) struct SteadyArguments {
     /// Time between the heartbeats of a node [default: 10s]
     #[arg(long, value_parser = humantime::parse_duration)]
     pub(crate) heartbeat: Option<Duration>,
-    /// Commands enqueued a second, over all nodes [default: 50]
+    /// Commands enqueued a second, over all nodes; 0 leaves the sessions idle [default: 50]
     #[arg(long)]
     pub(crate) commands_per_second: Option<f64>,
     /// How long is measured [default: 120s]
@@ -174,6 +174,7 @@ struct GateFile {
     rss: Option<ByteSize>,
     rss_per_session: Option<ByteSize>,
     rss_growth_ratio: Option<f64>,
+    cpu_percent: Option<f64>,
 }
 
 fn duration_of(key: &str, text: Option<String>) -> anyhow::Result<Option<Duration>> {
@@ -192,7 +193,7 @@ impl SteadyArguments {
         };
         let PlanFile { steady: file, gate } = file;
         let second = Duration::from_secs(1);
-        let plan = SteadyPlan {
+        let mut plan = SteadyPlan {
             sessions: self.sessions.or(file.sessions).unwrap_or(5000),
             heartbeat: self
                 .heartbeat
@@ -212,15 +213,32 @@ impl SteadyArguments {
             gate: gate.bounds(),
         };
         plan.check()?;
+        if plan.is_idle() {
+            // No command, no latency to bound and nothing to compare.
+            plan.gate.dispatch_p99_ms = None;
+            plan.with_floor = false;
+        }
         Ok(plan)
     }
 }
 
 impl SteadyPlan {
+    /// Whether sessions only stand and beat.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.commands_per_second == 0.0
+    }
+
     fn check(&self) -> anyhow::Result<()> {
         let positive = |number: f64| number.is_finite() && number > 0.0;
         anyhow::ensure!(self.sessions > 0, "--sessions must be at least 1");
-        anyhow::ensure!(positive(self.commands_per_second), "--commands-per-second must be above 0");
+        anyhow::ensure!(
+            self.is_idle() || positive(self.commands_per_second),
+            "--commands-per-second must be 0 or more"
+        );
+        anyhow::ensure!(
+            !(self.is_idle() && self.inject_stall.is_some()),
+            "--inject-stall needs commands whose latency can show it; --commands-per-second is 0"
+        );
         anyhow::ensure!(positive(self.connect_rate), "--connect-rate must be above 0");
         anyhow::ensure!(self.payload_bytes <= 512 << 10, "--payload must be at most 512 KiB (524288)");
         anyhow::ensure!(self.duration >= Duration::from_secs(1), "--duration must be at least 1s");
@@ -235,12 +253,13 @@ impl GateFile {
         let contract = GateBounds::contract();
         GateBounds {
             dispatch_p50_ms: self.dispatch_p50_ms,
-            dispatch_p99_ms: self.dispatch_p99_ms.unwrap_or(contract.dispatch_p99_ms),
+            dispatch_p99_ms: self.dispatch_p99_ms.or(contract.dispatch_p99_ms),
             dispatch_p99_to_floor: self.dispatch_p99_to_floor,
             drops: self.drops.unwrap_or(contract.drops),
             rss_bytes: self.rss.map_or(contract.rss_bytes, |size| size.as_u64()),
             rss_per_session_bytes: self.rss_per_session.map(|size| size.as_u64()),
             rss_growth_ratio: self.rss_growth_ratio,
+            cpu_percent: self.cpu_percent,
         }
     }
 }
@@ -267,6 +286,14 @@ mod tests {
         let plan = steady(&["--config", file, "--sessions", "9"]).plan().expect("a plan");
         assert_eq!((plan.sessions, plan.heartbeat), (9, Duration::from_secs(3)));
         assert_eq!((plan.commands_per_second, plan.gate.rss_bytes), (50.0, 1 << 20));
+    }
+
+    #[test]
+    fn an_idle_run_is_bound_by_what_it_can_show() {
+        let plan = steady(&["--commands-per-second", "0"]).plan().expect("a plan");
+        assert_eq!((plan.gate.dispatch_p99_ms, plan.with_floor), (None, false));
+        let stall = steady(&["--commands-per-second", "0", "--inject-stall", "1s"]).plan();
+        assert!(stall.expect_err("refused").to_string().contains("--inject-stall"));
     }
 
     #[test]

@@ -9,13 +9,15 @@ use crate::report::Report;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GateBounds {
     pub(crate) dispatch_p50_ms: Option<f64>,
-    pub(crate) dispatch_p99_ms: f64,
+    pub(crate) dispatch_p99_ms: Option<f64>,
     /// Dispatch p99 to the p99 of the bare floor.
     pub(crate) dispatch_p99_to_floor: Option<f64>,
     pub(crate) drops: u64,
     pub(crate) rss_bytes: u64,
     pub(crate) rss_per_session_bytes: Option<u64>,
     pub(crate) rss_growth_ratio: Option<f64>,
+    /// CPU time of the gateway over the run, 100 for one core.
+    pub(crate) cpu_percent: Option<f64>,
 }
 
 impl GateBounds {
@@ -23,12 +25,13 @@ impl GateBounds {
     pub(crate) fn contract() -> Self {
         Self {
             dispatch_p50_ms: None,
-            dispatch_p99_ms: 500.0,
+            dispatch_p99_ms: Some(500.0),
             dispatch_p99_to_floor: None,
             drops: 0,
             rss_bytes: 2 << 30,
             rss_per_session_bytes: None,
             rss_growth_ratio: None,
+            cpu_percent: None,
         }
     }
 
@@ -47,7 +50,7 @@ impl GateBounds {
         };
         let dispatch = report.dispatch_ms.as_ref();
         hold("dispatch p50 ms", dispatch.map(|ms| ms.p50), self.dispatch_p50_ms);
-        hold("dispatch p99 ms", dispatch.map(|ms| ms.p99), Some(self.dispatch_p99_ms));
+        hold("dispatch p99 ms", dispatch.map(|ms| ms.p99), self.dispatch_p99_ms);
         hold("dispatch p99 to the floor's", report.dispatch_p99_to_floor(), self.dispatch_p99_to_floor);
         hold("drops", Some(report.drops as f64), Some(self.drops as f64));
         let gateway = &report.gateway;
@@ -62,6 +65,7 @@ impl GateBounds {
             self.rss_per_session_bytes.map(|bytes| bytes as f64),
         );
         hold("gateway RSS growth", gateway.rss_growth_ratio, self.rss_growth_ratio);
+        hold("gateway CPU % of a core", gateway.cpu_percent, self.cpu_percent);
         hold("commands lost", Some(report.commands.lost as f64), Some(0.0));
         hold("commands doubled", Some(report.commands.duplicated as f64), Some(0.0));
         hold("violations", Some(report.verify.violations.len() as f64), Some(0.0));

@@ -1,4 +1,5 @@
-//! `steady`: N sessions with heartbeats, R commands a second through PostgreSQL, for a time T.
+//! `steady`: N sessions with heartbeats, R commands a second through PostgreSQL (none: the sessions
+//! idle, and what they cost is the figure), for a time T.
 //!
 //! 1. Memory is measured with no session, and after all sessions have settled.
 //! 2. The floor is measured in the same run, on the same cluster, while the sessions idle.
@@ -121,12 +122,15 @@ async fn measure(
         payload_bytes: plan.payload_bytes,
     };
     let mut connection = world.connect().await?;
-    let enqueuer = Enqueuer::start(enqueue, Arc::clone(tracker)).await?;
+    let enqueuer = match plan.is_idle() {
+        true => None,
+        false => Some(Enqueuer::start(enqueue, Arc::clone(tracker)).await?),
+    };
     fleet.counts().restart_heartbeats();
     let baseline = statistics::begin(&mut connection).await?;
     let sampler = Sampler::start(world.gateway_pid(), Arc::clone(fleet.counts()), Arc::clone(tracker));
     let before = (world.gateway_usage()?, usage(std::process::id())?, Instant::now());
-    watch(plan, world, fleet, tracker, &enqueuer).await?;
+    watch(plan, world, fleet, tracker, enqueuer.as_ref()).await?;
     let elapsed = before.2.elapsed();
     let now = (world.gateway_usage()?, usage(std::process::id())?);
     drain(tracker).await?;
@@ -149,11 +153,19 @@ async fn watch(
     world: &mut World,
     fleet: &Fleet,
     tracker: &Tracker,
-    enqueuer: &Enqueuer,
+    enqueuer: Option<&Enqueuer>,
 ) -> anyhow::Result<()> {
     let (started, mut step) = (Instant::now(), Step::new("measuring", plan.duration.as_secs()));
     let mut stall = plan.inject_stall;
-    let mut finished = std::pin::pin!(enqueuer.finished());
+    let mut finished = std::pin::pin!(async {
+        match enqueuer {
+            Some(enqueuer) => enqueuer.finished().await,
+            None => {
+                tokio::time::sleep(plan.duration).await;
+                Ok(())
+            }
+        }
+    });
     loop {
         tokio::select! {
             outcome = &mut finished => {
