@@ -3,6 +3,7 @@
 //! 1. Migrations are embedded. They expand first and contract a release later, so a binary serves
 //!    the newest schema that it knows and the one before.
 //! 2. A binary refuses any other schema, with the command to run.
+//! 3. A database in another encoding than UTF8 is refused: it could not hold what nodes send.
 
 use gateway_core::store::StoreError;
 use sqlx::migrate::Migrator;
@@ -41,6 +42,12 @@ pub enum SchemaError {
          the database was migrated with"
     )]
     TooNew { found: i64, oldest: i64, newest: i64 },
+    #[error(
+        "the database is in encoding {found}, the gateway needs UTF8; an encoding can't be changed: make another \
+         database with `CREATE DATABASE gateway ENCODING 'UTF8' TEMPLATE template0`, run `gateway migrate` there, \
+         and name it in the configuration"
+    )]
+    NotUtf8 { found: String },
 }
 
 impl SchemaError {
@@ -48,7 +55,7 @@ impl SchemaError {
     pub fn to_store_error(&self) -> StoreError {
         match self {
             Self::NotConnected(error) | Self::NotRead(error) => Failure::from_sqlx(error, Stage::Safe).error,
-            Self::NotMigrated(_) | Self::TooOld { .. } | Self::TooNew { .. } => {
+            Self::NotMigrated(_) | Self::TooOld { .. } | Self::TooNew { .. } | Self::NotUtf8 { .. } => {
                 StoreError::Fatal(self.to_string())
             }
         }
@@ -65,6 +72,7 @@ pub fn newest_version() -> i64 {
 pub async fn migrate(url: &str) -> Result<MigrationReport, SchemaError> {
     let options: PgConnectOptions = url.parse().map_err(SchemaError::NotConnected)?;
     let mut sql = connect(&options, "gateway migrate").await?;
+    check_encoding(&mut sql).await?;
     let from = version(&mut sql).await?;
     check(from, 0)?;
     MIGRATIONS.run(&mut sql).await.map_err(SchemaError::NotMigrated)?;
@@ -76,6 +84,7 @@ pub async fn migrate(url: &str) -> Result<MigrationReport, SchemaError> {
 /// The database's schema version, if this binary serves it.
 pub async fn schema_version(options: &PgConnectOptions) -> Result<i64, SchemaError> {
     let mut sql = connect(options, "gateway schema check").await?;
+    check_encoding(&mut sql).await?;
     let found = version(&mut sql).await?;
     sql.close().await.map_err(SchemaError::NotRead)?;
     check(found, (newest_version() - 1).max(1))?;
@@ -97,6 +106,12 @@ async fn connect(options: &PgConnectOptions, name: &str) -> Result<PgConnection,
     PgConnection::connect_with(&options.clone().application_name(name).disable_statement_logging())
         .await
         .map_err(SchemaError::NotConnected)
+}
+
+async fn check_encoding(sql: &mut PgConnection) -> Result<(), SchemaError> {
+    let asked = sqlx::query_scalar("SHOW server_encoding").fetch_one(sql).await;
+    let found: String = asked.map_err(SchemaError::NotRead)?;
+    if found == "UTF8" { Ok(()) } else { Err(SchemaError::NotUtf8 { found }) }
 }
 
 /// 0 where no migration ever ran.

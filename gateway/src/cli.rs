@@ -1,7 +1,9 @@
 //! The command line: what can be asked of the binary, and with which code it ends.
 //!
+//! The operator's commands are in `operate`; here they are only named.
+//!
 //! 1. Exit codes: 0 it worked, 1 it failed at run time, 2 the command line or the configuration is
-//!    wrong. A clean stop by a signal is 0.
+//!    wrong. A clean stop by a signal is 0. `enqueue`, `cancel` and `verify` have more to say: their help.
 //! 2. Answers go to stdout, what went wrong to stderr, each as a plain sentence.
 
 use std::io::Write as _;
@@ -11,8 +13,10 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::config::{Config, ConfigError, DatabaseUrl, Problem, show_json, show_toml};
+use crate::config::{Config, ConfigError, Problem, show_json, show_toml};
 use crate::error::GatewayError;
+use crate::operate::Place;
+use crate::operate::arguments::OperatorCommand;
 use crate::placement::{Machine, Wishes, plan};
 
 const EXAMPLES: &str = "\
@@ -21,11 +25,15 @@ Examples:
   gateway serve --config /etc/gateway/gateway.toml
   gateway config check --config gateway.toml
   gateway config show > gateway.toml      every key with its default, unit and meaning
+  gateway nodes --connected
+  gateway enqueue spiffe://fleet.example/site/lab/node/n1 echo --payload hello --wait 30s
+  gateway verify --json
 
 Exit codes:
   0  it worked (a clean stop by SIGTERM or SIGINT too)
   1  it failed at run time; the last line on stderr says why
-  2  the command line or the configuration is wrong; nothing was started";
+  2  the command line or the configuration is wrong; nothing was started
+  `enqueue`, `cancel` and `verify` have some of their own: see their --help";
 
 /// Connects a fleet of node daemons to the commands that PostgreSQL holds for them.
 #[derive(Debug, Parser)]
@@ -52,7 +60,9 @@ Example:
 Examples:
   gateway migrate --config /etc/gateway/gateway.toml
   GATEWAY_DATABASE_URL=postgres://owner@db/gateway gateway migrate")]
-    Migrate(MigrateArgs),
+    Migrate(Place),
+    #[command(flatten)]
+    Operator(OperatorCommand),
     /// Look at a configuration without starting anything.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -64,11 +74,15 @@ Example:
         /// bash, elvish, fish, powershell or zsh.
         shell: Shell,
     },
-    /// Print the man page.
+    /// Print the man page, of all or of one command.
     #[command(after_help = "\
-Example:
-  gateway man > /usr/local/share/man/man1/gateway.1")]
-    Man,
+Examples:
+  gateway man > /usr/local/share/man/man1/gateway.1
+  gateway man enqueue > /usr/local/share/man/man1/gateway-enqueue.1")]
+    Man {
+        /// The command, such as enqueue.
+        command: Option<String>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -79,28 +93,23 @@ struct ConfigFile {
 }
 
 #[derive(Debug, Args)]
-struct MigrateArgs {
-    /// The TOML file whose database is meant.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "GATEWAY_CONFIG",
-        required_unless_present = "database_url",
-        conflicts_with = "database_url"
-    )]
-    config: Option<PathBuf>,
-    /// The database itself, as a user that may create tables.
-    #[arg(long, value_name = "URL", env = "GATEWAY_DATABASE_URL", hide_env_values = true)]
-    database_url: Option<String>,
+struct CheckArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Look at the file alone: not at the files that it names, nor at this machine's cpus. For a file
+    /// that is meant for another host.
+    #[arg(long)]
+    syntax_only: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Say what is wrong with a file, or that nothing is.
+    /// Say what is wrong with a file and with the files that it names, or that nothing is.
     #[command(after_help = "\
-Example:
-  gateway config check --config gateway.toml && systemctl restart gateway")]
-    Check(ConfigFile),
+Examples:
+  gateway config check --config gateway.toml && systemctl restart gateway
+  gateway config check --config other-host.toml --syntax-only")]
+    Check(CheckArgs),
     /// Print every key with its value, its default, its unit and its meaning.
     #[command(after_help = "\
 Examples:
@@ -129,10 +138,15 @@ pub fn run() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "gateway", &mut text);
             print(&text)
         }
-        Command::Man => man_page(),
+        Command::Man { command } => man_page(command.as_deref()),
+        Command::Operator(command) => return ended(crate::operate::run(&command)),
     };
+    ended(done.map(|()| ExitCode::SUCCESS))
+}
+
+fn ended(done: Result<ExitCode, GatewayError>) -> ExitCode {
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // The log may be JSON or turned off; what ends the process is said in any case.
             let _ = writeln!(std::io::stderr(), "gateway: {error}");
@@ -147,17 +161,8 @@ fn serve(arguments: &ConfigFile) -> Result<(), GatewayError> {
     crate::serve::run(&config)
 }
 
-fn migrate(arguments: &MigrateArgs) -> Result<(), GatewayError> {
-    let url = match (&arguments.database_url, &arguments.config) {
-        (Some(url), _) => DatabaseUrl::new(url).map_err(|sentence| usage("--database-url", sentence))?,
-        (None, Some(file)) => {
-            let config = Config::load(file)?;
-            config
-                .database_url()
-                .map_err(|problem| ConfigError { file: Some(file.clone()), problems: vec![problem] })?
-        }
-        (None, None) => return Err(usage("--config", "is missing".to_owned()).into()),
-    };
+fn migrate(place: &Place) -> Result<(), GatewayError> {
+    let url = place.urls()?.database;
     let report = crate::migrate(&url)?;
     let done = if report.from == report.to {
         format!("The schema of {url} is up to date: version {}.\n", report.to)
@@ -167,20 +172,24 @@ fn migrate(arguments: &MigrateArgs) -> Result<(), GatewayError> {
     print(done.as_bytes())
 }
 
-fn usage(option: &str, sentence: String) -> ConfigError {
-    ConfigError { file: None, problems: vec![Problem { line: None, key: option.to_owned(), sentence }] }
-}
-
-fn check(arguments: &ConfigFile) -> Result<(), GatewayError> {
-    let config = Config::load(&arguments.config)?;
+fn check(arguments: &CheckArgs) -> Result<(), GatewayError> {
+    let file = &arguments.file.config;
+    let config = Config::load(file)?;
+    let mut text = format!("{} is valid.\n", file.display());
+    if arguments.syntax_only {
+        text.push_str("The files that it names and this machine were not looked at (--syntax-only).\n");
+        return print(text.as_bytes());
+    }
+    let located = |problems: Vec<Problem>| {
+        let sentence = "to look at this file alone, as for another host, pass --syntax-only".to_owned();
+        let advice = Problem { line: None, key: String::new(), sentence };
+        ConfigError { file: Some(file.clone()), problems: problems.into_iter().chain([advice]).collect() }
+    };
+    crate::serve::check_files(&config).map_err(located)?;
     let machine =
         Machine::look().map_err(|error| GatewayError::Machine(format!("the cpus can't be seen: {error}")))?;
     let plan = plan(&Wishes::of(&config), &machine)?;
-    let mut text = format!("{} is valid.\n", arguments.config.display());
     text.push_str(&format!("On this machine: {plan}.\n"));
-    for sentence in crate::serve::missing_files(&config) {
-        text.push_str(&format!("Not there yet: {sentence}\n"));
-    }
     print(text.as_bytes())
 }
 
@@ -193,9 +202,22 @@ fn show(file: Option<PathBuf>, json: bool) -> Result<(), GatewayError> {
     print(text.as_bytes())
 }
 
-fn man_page() -> Result<(), GatewayError> {
+fn man_page(command: Option<&str>) -> Result<(), GatewayError> {
+    let mut cli = Cli::command();
+    cli.build();
+    let page = match command {
+        None => cli,
+        Some(name) => match cli.find_subcommand(name) {
+            Some(found) => found.clone(),
+            None => {
+                let sentence = format!("there is no command {name:?}; see gateway --help");
+                let problem = Problem { line: None, key: "man".to_owned(), sentence };
+                return Err(ConfigError { file: None, problems: vec![problem] }.into());
+            }
+        },
+    };
     let mut text = Vec::new();
-    clap_mangen::Man::new(Cli::command())
+    clap_mangen::Man::new(page)
         .render(&mut text)
         .map_err(|error| GatewayError::Machine(format!("the man page can't be written: {error}")))?;
     print(&text)
@@ -222,12 +244,37 @@ mod tests {
     }
 
     #[test]
-    fn migrate_needs_to_know_which_database() {
-        assert!(Cli::try_parse_from(["gateway", "migrate"]).is_err());
-        assert!(Cli::try_parse_from(["gateway", "migrate", "--config", "x"]).is_ok());
-        assert!(Cli::try_parse_from(["gateway", "migrate", "--database-url", "postgres://h/d"]).is_ok());
-        let both = ["gateway", "migrate", "--config", "x", "--database-url", "postgres://h/d"];
-        assert!(Cli::try_parse_from(both).is_err());
+    fn a_command_takes_its_database_from_one_place() {
+        for command in
+            [vec!["migrate"], vec!["nodes"], vec!["cancel", "n", "019b0a5e-7c1d-7d3e-8c4f-0123456789ab"]]
+        {
+            let parses = |more: &[&str]| {
+                let line = ["gateway"].iter().chain(&command).chain(more);
+                Cli::try_parse_from(line).is_ok()
+            };
+            assert!(parses(&["--config", "x"]) && parses(&["--database-url", "postgres://h/d"]));
+            assert!(!parses(&["--config", "x", "--database-url", "postgres://h/d"]), "{command:?}");
+        }
+    }
+
+    #[test]
+    fn every_command_has_a_man_page_and_completions() {
+        let mut cli = Cli::command();
+        cli.build();
+        let mut completions = Vec::new();
+        clap_complete::generate(Shell::Bash, &mut Cli::command(), "gateway", &mut completions);
+        let completions = String::from_utf8(completions).expect("text");
+        for name in ["enqueue", "cancel", "nodes", "sessions", "commands", "events", "verify"] {
+            let mut page = Vec::new();
+            let command = cli.find_subcommand(name).expect("a command").clone();
+            clap_mangen::Man::new(command).render(&mut page).expect("a page");
+            let page = String::from_utf8(page).expect("text");
+            assert!(page.contains("json") && page.contains("Example"), "{name}: {page}");
+            assert!(
+                completions.contains(&format!("gateway__subcmd__{name}"))
+                    || completions.contains(&format!("gateway__{name}"))
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A gateway as a library: what the binary is made of, and what an embedder starts.
 //!
-//! `config` reads the TOML, `placement` plans the threads, `serve` wires and supervises them, `cli` is
-//! the command line over them. It decides nothing about sessions or commands.
+//! `config` reads the TOML, `placement` plans the threads, `serve` wires and supervises them, `operate`
+//! is the operator's view of the database, `cli` the command line over all. It decides nothing about sessions or commands.
 //!
 //! ```no_run
 //! let config = gateway::config::Config::load("gateway.toml".as_ref())?;
@@ -19,6 +19,7 @@ mod error;
 pub mod lock_file;
 pub mod logging;
 mod migrate;
+pub mod operate;
 pub mod placement;
 pub mod serve;
 

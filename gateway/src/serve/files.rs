@@ -35,21 +35,31 @@ pub(super) fn identity_rules(config: &Config) -> Result<Arc<IdentityRules>, Conf
         .map_err(|error| problem("tls.trust_domain", error.to_string()))
 }
 
-/// Files that the configuration names and that can't be read now, as sentences.
-pub fn missing_files(config: &Config) -> Vec<String> {
+/// Everything that is wrong with the files that the configuration names: what can't be read, and,
+/// where all can be, what can't be used.
+pub fn check_files(config: &Config) -> Result<(), Vec<Problem>> {
+    let (tls, database) = (&config.tls, &config.database);
     let files = [
-        ("tls.certificate", Some(&config.tls.certificate)),
-        ("tls.key", Some(&config.tls.key)),
-        ("tls.node_ca", Some(&config.tls.node_ca)),
-        ("database.url_file", config.database.url_file.as_ref()),
-        ("database.listen_url_file", config.database.listen_url_file.as_ref()),
+        ("tls.certificate", Some(&tls.certificate)),
+        ("tls.key", Some(&tls.key)),
+        ("tls.node_ca", Some(&tls.node_ca)),
+        ("database.url_file", database.url_file.as_ref()),
+        ("database.listen_url_file", database.listen_url_file.as_ref()),
     ];
-    let missing = |(key, file): (&str, Option<&std::path::PathBuf>)| {
-        let file = file?;
-        let error = std::fs::File::open(file).err()?;
-        Some(format!("{key}, {}: {error}", file.display()))
-    };
-    files.into_iter().filter_map(missing).collect()
+    let problems: Vec<Problem> = files
+        .into_iter()
+        .filter_map(|(key, file)| read(key, file?).err())
+        .flat_map(|error| error.problems)
+        .collect();
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let unusable = |error: ConfigError| error.problems;
+    tls_config(config).map_err(unusable)?;
+    identity_rules(config).map_err(unusable)?;
+    config.database_url().map_err(|problem| vec![problem])?;
+    config.listen_url().map_err(|problem| vec![problem])?;
+    Ok(())
 }
 
 /// Tells of a secret that others may read.
@@ -61,7 +71,13 @@ pub(super) fn warn_if_open(key: &str, file: &Path) {
 }
 
 fn read(key: &str, file: &Path) -> Result<Vec<u8>, ConfigError> {
-    std::fs::read(file).map_err(|error| problem(key, format!("{} can't be read: {error}", file.display())))
+    std::fs::read(file).map_err(|error| {
+        let advice = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => "let the gateway's user read it",
+            _ => "put it there, or name the right file",
+        };
+        problem(key, format!("{} can't be read: {error}; {advice}", file.display()))
+    })
 }
 
 fn problem(key: &str, sentence: String) -> ConfigError {

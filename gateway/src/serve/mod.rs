@@ -16,7 +16,7 @@ mod start;
 mod supervision;
 mod watchdog;
 
-pub use files::missing_files;
+pub use files::check_files;
 pub use readings::Readings;
 pub use run::run;
 pub use start::{Gateway, RunningGateway, Stopper};

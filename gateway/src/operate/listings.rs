@@ -1,0 +1,148 @@
+//! `gateway nodes`, `sessions` and `commands`: what is stored, as a table or as JSON lines.
+//!
+//! The queries filter and order; here is only how the rows are shown.
+//!
+//! 1. A list that was cut by its limit says so.
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::arguments::{CommandsArgs, NodesArgs, Reading, SessionsArgs};
+use super::database::{Database, RowQuery};
+use super::table::{Column, column, table};
+use super::terminal::{bytes_as_text, harmless, json_line, remark, write};
+use crate::error::GatewayError;
+
+const NODES: [Column; 9] = [
+    column("NODE", "node_id", 64),
+    column("TENANT", "tenant_id", 16),
+    column("CONNECTED", "connected", 9),
+    column("GATEWAY", "gateway_id", 20),
+    column("EPOCH", "session_epoch", 10),
+    column("LAST SEEN", "last_seen_at", 20),
+    column("VERSION", "software_version", 16),
+    column("PENDING", "pending", 10),
+    column("IN FLIGHT", "in_flight", 10),
+];
+
+const SESSIONS: [Column; 9] = [
+    column("NODE", "node_id", 64),
+    column("GATEWAY", "gateway_id", 20),
+    column("LIVE", "live", 4),
+    column("EPOCH", "session_epoch", 10),
+    column("CONNECTED", "connected_at", 20),
+    column("LAST SEEN", "last_seen_at", 20),
+    column("VERSION", "software_version", 16),
+    column("LANES", "lanes", 40),
+    column("IN FLIGHT", "in_flight", 10),
+];
+
+const COMMANDS: [Column; 9] = [
+    column("ID", "id", 36),
+    column("NODE", "node_id", 64),
+    column("LANE", "lane", 16),
+    column("SEQ", "seq", 12),
+    column("KIND", "kind", 20),
+    column("STATE", "state", 10),
+    column("TRY", "attempt", 5),
+    column("ENQUEUED", "enqueued_at", 20),
+    column("WAITS FOR, OR WHY IT FAILED", "why", 60),
+];
+
+pub(super) async fn nodes(arguments: &NodesArgs) -> Result<ExitCode, GatewayError> {
+    let like = arguments
+        .like
+        .as_ref()
+        .map(|pattern| if pattern.contains('%') { pattern.clone() } else { format!("%{pattern}%") });
+    let query = sqlx::query_scalar(include_str!("../../queries/operate/nodes.sql"))
+        .bind(like)
+        .bind(&arguments.tenant)
+        .bind(arguments.connected)
+        .bind(i64::from(arguments.limit) + 1);
+    let rows = read(&arguments.reading, "listing nodes", query).await?;
+    answer(&arguments.reading, &NODES, rows, arguments.limit, "node")
+}
+
+pub(super) async fn sessions(arguments: &SessionsArgs) -> Result<ExitCode, GatewayError> {
+    let query = sqlx::query_scalar(include_str!("../../queries/operate/sessions.sql"))
+        .bind(&arguments.node)
+        .bind(&arguments.gateway)
+        .bind(arguments.ended)
+        .bind(i64::from(arguments.limit) + 1);
+    let rows = read(&arguments.reading, "listing sessions", query).await?;
+    if let Some(stale) = rows.iter().find(|row| row["live"] == true && row["gateway_holds_lease"] == false) {
+        let gateway = harmless(stale["gateway_id"].as_str().unwrap_or_default());
+        remark(&format!(
+            "gateway {gateway} does not hold its lease: its sessions are shown as they were when it last wrote"
+        ));
+    }
+    answer(&arguments.reading, &SESSIONS, rows, arguments.limit, "session")
+}
+
+pub(super) async fn commands(arguments: &CommandsArgs) -> Result<ExitCode, GatewayError> {
+    let query = commands_query()
+        .bind(&arguments.node)
+        .bind(arguments.id)
+        .bind((!arguments.state.is_empty()).then_some(&arguments.state))
+        .bind(&arguments.lane)
+        .bind(arguments.since.map(|since| since.as_secs_f64()))
+        .bind(i64::from(arguments.limit) + 1);
+    let mut rows = read(&arguments.reading, "listing commands", query).await?;
+    if let (Some(id), true) = (arguments.id, rows.is_empty()) {
+        let sentence =
+            format!("there is no such command: {id}; was it removed by retention, or is the node another?");
+        return Err(GatewayError::Database(sentence));
+    }
+    rows.iter_mut().for_each(|row| bytes_as_text(row, "result"));
+    if !arguments.reading.json {
+        rows.iter_mut().for_each(add_why);
+    }
+    answer(&arguments.reading, &COMMANDS, rows, arguments.limit, "command")
+}
+
+/// The query that shows commands, without its arguments.
+pub(super) fn commands_query<'q>() -> RowQuery<'q> {
+    sqlx::query_scalar(include_str!("../../queries/operate/commands.sql"))
+}
+
+/// What a person wants to know of a command next, in one field.
+fn add_why(row: &mut Value) {
+    let why = ["waits_for", "error", "refusal", "cancel_reason", "result"]
+        .iter()
+        .find_map(|field| row[*field].as_str().filter(|text| !text.is_empty()))
+        .map(str::to_owned);
+    row["why"] = why.map_or(Value::Null, Value::String);
+}
+
+async fn read(reading: &Reading, doing: &str, query: RowQuery<'_>) -> Result<Vec<Value>, GatewayError> {
+    let urls = reading.place.urls_or_default()?;
+    let mut database = Database::open(&urls.database, reading.timeout).await?;
+    database.begin_reading().await?;
+    let rows = database.rows(doing, query).await?;
+    database.end().await?;
+    Ok(rows)
+}
+
+fn answer(
+    reading: &Reading,
+    columns: &[Column],
+    mut rows: Vec<Value>,
+    limit: u32,
+    what: &str,
+) -> Result<ExitCode, GatewayError> {
+    let limit = limit as usize;
+    let is_cut = rows.len() > limit;
+    rows.truncate(limit);
+    if reading.json {
+        write(&rows.iter().map(json_line).collect::<String>())?;
+    } else if rows.is_empty() {
+        write(&format!("No {what} fits.\n"))?;
+    } else {
+        write(&table(columns, &rows))?;
+    }
+    if is_cut {
+        remark(&format!("there are more than {limit} {what}s; narrow the list, or raise --limit"));
+    }
+    Ok(ExitCode::SUCCESS)
+}

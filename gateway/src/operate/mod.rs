@@ -1,0 +1,54 @@
+//! The operator's commands over the database: enqueue, cancel, the lists, and `verify`.
+//!
+//! `arguments` is their command line, `database` the connection, `table` and `terminal` what a person
+//! sees; every other file is one command. Queries are in `gateway/queries`.
+//!
+//! 1. A command that only reads does so in a read-only transaction with a statement timeout.
+//! 2. Answers go to stdout: one JSON document or JSON lines with `--json`, else a table or a sentence.
+//!    What went wrong goes to stderr, as a sentence: what, where, what to do.
+//! 3. No string of a node or a client reaches a terminal with control characters in it.
+
+pub mod arguments;
+mod cancel;
+mod database;
+mod enqueue;
+mod events;
+mod failure;
+mod invariants;
+mod listings;
+mod place;
+mod table;
+mod terminal;
+mod verify;
+
+use std::process::ExitCode;
+
+use crate::error::GatewayError;
+use arguments::OperatorCommand;
+
+pub use invariants::{INVARIANTS, Invariant};
+pub use place::Place;
+
+/// The command did not end as it should: failed, canceled, expired or refused.
+const ENDED_OTHERWISE: u8 = 3;
+/// The command had not ended when the wait was over.
+const NOT_ENDED: u8 = 4;
+
+/// Runs one of them; the exit code is the answer's.
+pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| GatewayError::Machine(format!("no runtime for the database: {error}")))?;
+    runtime.block_on(async {
+        match command {
+            OperatorCommand::Enqueue(arguments) => enqueue::run(arguments).await,
+            OperatorCommand::Cancel(arguments) => cancel::run(arguments).await,
+            OperatorCommand::Nodes(arguments) => listings::nodes(arguments).await,
+            OperatorCommand::Sessions(arguments) => listings::sessions(arguments).await,
+            OperatorCommand::Commands(arguments) => listings::commands(arguments).await,
+            OperatorCommand::Events(arguments) => events::run(arguments).await,
+            OperatorCommand::Verify(arguments) => verify::run(arguments).await,
+        }
+    })
+}
