@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use gateway_core::command::{CommandState, Transition};
+use gateway_core::frame::CommandUpdate;
 use gateway_core::ids::{Attempt, CommandId, GatewayId, LaneName, NodeId};
 use gateway_core::seam::UpdateRequest;
 use gateway_core::store::{Claim, LaneRead, LaneState, LaneWant, UpdateOutcome};
@@ -43,7 +44,7 @@ impl Store {
                 node: want.node.clone(),
                 command: row.send_in(*id, want.epoch),
                 moves_cursor: !row.deferred,
-                waited: Duration::ZERO,
+                waited: row.waited(now),
             });
         }
         if !due.is_empty() {
@@ -109,8 +110,9 @@ impl Store {
         if transition == Transition::Apply {
             row.deferred |= tried_again || row.state == CommandState::Pending;
             row.dispatched = true;
+            row.take_report(update, !tried_again && update.state.is_terminal());
             if tried_again {
-                let wait = Duration::from_secs(1 << (update.attempt.0 - 1).min(8));
+                let wait = Duration::from_secs((1 << (update.attempt.0 - 1).min(20)).min(300));
                 row.not_before = Some(now.plus(wait));
                 row.attempt = Attempt(update.attempt.0 + 1);
                 row.set_state(CommandState::Pending);
@@ -118,6 +120,13 @@ impl Store {
                 row.attempt = update.attempt;
                 row.set_state(update.state);
             }
+        }
+        if transition == Transition::Repeat
+            && row.state == CommandState::Running
+            && update.state == CommandState::Running
+            && update.progress.is_some()
+        {
+            row.take_report(update, false);
         }
         UpdateOutcome::Stored {
             state: row.state,
@@ -132,5 +141,21 @@ impl CommandRow {
         let in_line =
             if self.deferred { self.not_before.is_none_or(|due| due <= now) } else { self.seq > want.cursor };
         self.state == CommandState::Pending && in_line && !self.is_too_late(now)
+    }
+
+    /// How long ago it was enqueued, or came due.
+    fn waited(&self, now: UnixMillis) -> Duration {
+        let since = self.not_before.map_or(self.enqueued, |due| due.max(self.enqueued));
+        Duration::from_millis(u64::try_from(now.0 - since.0).unwrap_or(0))
+    }
+
+    fn take_report(&mut self, update: &CommandUpdate, ends: bool) {
+        let report = &mut self.report;
+        report.progress = update.progress.clone().or(report.progress.take());
+        report.error = update.error.clone().or(report.error.take());
+        report.refusal = update.refusal.map(|refusal| refusal.reason).or(report.refusal);
+        if ends {
+            report.result = Some(update.result.clone());
+        }
     }
 }

@@ -52,7 +52,7 @@ impl Store {
             }
             grant.in_flight.push(InFlight { lane: row.lane.clone(), id, attempt: row.attempt });
             if row.cancel_requested {
-                grant.cancels.push(CancelCommand { id, reason: String::new() });
+                grant.cancels.push(CancelCommand { id, reason: row.cancel_reason.clone() });
             }
         }
         let declared = |lane: &LaneName| entry.hello.lanes.iter().any(|declared| declared.lane == *lane);

@@ -10,6 +10,7 @@
 //!    most the capacity that the pass stated. These are asserted here, at each commit.
 //! 4. Time is the database's clock, in milliseconds, and comes as an argument.
 
+mod clients;
 mod commands;
 mod events;
 mod hellos;
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 
 use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
-use gateway_core::frame::{CancelCommand, Command};
+use gateway_core::frame::{CancelCommand, Command, RefusalReason};
 use gateway_core::ids::{
     Attempt, CommandId, GatewayId, JournalId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
 };
@@ -30,20 +31,8 @@ use gateway_core::time::UnixMillis;
 
 use bytes::Bytes;
 
+pub use self::clients::{EnqueueRefusal, NewCommand};
 pub use self::events::EventRow;
-
-/// What a client enqueues.
-#[derive(Debug, Clone)]
-pub struct NewCommand {
-    pub id: CommandId,
-    pub node: NodeId,
-    pub lane: LaneName,
-    pub kind: String,
-    pub payload: Bytes,
-    pub not_before: Option<UnixMillis>,
-    pub not_after: Option<UnixMillis>,
-    pub max_attempts: u32,
-}
 
 /// A row of `commands`.
 #[derive(Debug, Clone)]
@@ -53,16 +42,30 @@ pub struct CommandRow {
     pub seq: LaneSeq,
     pub kind: String,
     pub payload: Bytes,
+    pub idempotency_key: Option<String>,
     pub state: CommandState,
     pub attempt: Attempt,
     pub max_attempts: u32,
     /// Out of the row of first attempts that is served by seq. Never unset.
     pub deferred: bool,
+    pub enqueued: UnixMillis,
     pub not_before: Option<UnixMillis>,
     pub not_after: Option<UnixMillis>,
     /// Whether it was ever dispatched or adopted.
     pub dispatched: bool,
     pub cancel_requested: bool,
+    pub cancel_reason: String,
+    pub report: Report,
+}
+
+/// What the node has said about a command beside its state.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    pub progress: Option<String>,
+    /// Of the terminal state.
+    pub result: Option<Bytes>,
+    pub error: Option<String>,
+    pub refusal: Option<RefusalReason>,
 }
 
 /// A row of `node_sessions`.
@@ -73,11 +76,12 @@ pub struct SessionRow {
     pub connected: bool,
 }
 
+/// A row of `leases`.
 #[derive(Debug, Clone)]
-struct LeaseRow {
-    owner: String,
-    epoch: LeaseEpoch,
-    expires: UnixMillis,
+pub struct LeaseRow {
+    pub owner: String,
+    pub epoch: LeaseEpoch,
+    pub expires: UnixMillis,
 }
 
 /// The database.
@@ -102,52 +106,6 @@ impl Store {
     /// Registers a node.
     pub fn register_node(&mut self, node: NodeId) {
         self.sessions.entry(node).or_default();
-    }
-
-    /// `enqueue_command`; the node must be registered.
-    pub fn enqueue(&mut self, new: NewCommand, now: UnixMillis) -> LaneSeq {
-        assert!(self.sessions.contains_key(&new.node), "an unknown node is refused");
-        let of_node = self.of_node.entry(new.node.clone()).or_default();
-        let seq = LaneSeq(of_node.last_key_value().map_or(0, |(seq, _)| seq.0) + 1);
-        of_node.insert(seq, new.id);
-        let row = CommandRow {
-            node: new.node,
-            lane: new.lane,
-            seq,
-            kind: new.kind,
-            payload: new.payload,
-            state: CommandState::Pending,
-            attempt: Attempt(1),
-            max_attempts: new.max_attempts,
-            deferred: new.not_before.is_some_and(|due| due > now),
-            not_before: new.not_before,
-            not_after: new.not_after,
-            dispatched: false,
-            cancel_requested: false,
-        };
-        self.commands.insert(new.id, row);
-        seq
-    }
-
-    /// `cancel_command`: at once while pending, else a request. Gives the state.
-    pub fn cancel(&mut self, id: CommandId) -> Option<CommandState> {
-        let row = self.commands.get_mut(&id)?;
-        if !row.state.is_terminal() {
-            row.cancel_requested = true;
-            if row.state == CommandState::Pending {
-                row.set_state(CommandState::Canceled);
-            }
-        }
-        Some(row.state)
-    }
-
-    /// The sweep: what is pending past its time expires.
-    pub fn expire(&mut self, now: UnixMillis) {
-        for row in self.commands.values_mut() {
-            if row.state == CommandState::Pending && row.is_too_late(now) {
-                row.set_state(CommandState::Expired);
-            }
-        }
     }
 
     /// Commits a job, or says why nothing was committed.
@@ -195,7 +153,10 @@ impl Store {
                     epoch: LeaseEpoch(0),
                     expires: UnixMillis(i64::MIN),
                 });
-                let dead = dead_owner_prefix.as_ref().is_some_and(|prefix| row.owner.starts_with(prefix));
+                // An empty text would prove every owner dead, and so proves none.
+                let dead = dead_owner_prefix
+                    .as_ref()
+                    .is_some_and(|prefix| !prefix.is_empty() && row.owner.starts_with(prefix));
                 if row.owner != *owner && row.expires > now && !dead {
                     return held_by_other(row, now);
                 }
@@ -261,7 +222,7 @@ impl Store {
             (live && row.cancel_requested && row.state.is_in_flight()).then(|| WantedCancel {
                 node: row.node.clone(),
                 epoch: session.epoch,
-                cancel: CancelCommand { id: *id, reason: String::new() },
+                cancel: CancelCommand { id: *id, reason: row.cancel_reason.clone() },
             })
         };
         self.commands.iter().filter_map(wanted).collect()
@@ -277,6 +238,11 @@ impl Store {
     /// Every node's session, by node.
     pub fn sessions(&self) -> &BTreeMap<NodeId, SessionRow> {
         &self.sessions
+    }
+
+    /// Every gateway's lease, by gateway.
+    pub fn leases(&self) -> &BTreeMap<GatewayId, LeaseRow> {
+        &self.leases
     }
 
     /// The epoch of a gateway's lease.

@@ -70,8 +70,11 @@ impl World {
         match event {
             Event::Enqueue { number } => self.enqueue(number),
             Event::Cancel { id } => {
-                self.store.cancel(id);
-                let node = self.store.commands().get(&id).and_then(|row| self.number_of(&row.node));
+                let of = self.store.commands().get(&id).map(|row| row.node.clone());
+                let node = of.as_ref().and_then(|node| self.number_of(node));
+                if let Some(of) = &of {
+                    self.store.cancel(of, id, "");
+                }
                 if let Some(node) = node.filter(|_| self.chance.percent(50)) {
                     self.at(Duration::from_millis(1), Event::Poke { node });
                 }
@@ -121,11 +124,12 @@ impl World {
             lane,
             kind: "echo".into(),
             payload: Bytes::from_static(b"payload"),
+            idempotency_key: None,
             not_before,
             not_after: not_after.filter(|end| not_before.is_none_or(|due| due < *end)),
             max_attempts: 3,
         };
-        self.store.enqueue(command, now);
+        self.store.enqueue(command, now).expect("a command that can be delivered");
         if self.chance.percent(70) {
             let wait = Duration::from_micros(self.chance.within(100..3_000));
             self.at(wait, Event::Poke { node });
