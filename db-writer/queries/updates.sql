@@ -19,7 +19,8 @@ decided AS MATERIALIZED (
                WHEN l.state >= 'succeeded' THEN 'conflict'
                WHEN a.state = 'refused' AND a.retryable AND a.attempt < l.max_attempts
                     AND l.cancel_requested_at IS NULL THEN 'retry'
-               WHEN a.state >= 'succeeded' OR a.state > l.state THEN 'apply'
+               -- A later attempt is news, whatever it says: the row's own attempt is over.
+               WHEN a.state >= 'succeeded' OR a.state > l.state OR a.attempt > l.attempt THEN 'apply'
                WHEN a.state = 'running' AND l.state = 'running' AND a.progress IS NOT NULL THEN 'progress'
                ELSE 'repeat'
            END AS verdict
@@ -42,9 +43,8 @@ written AS (
             WHEN d.verdict = 'retry' THEN compute_now() + least(2 ^ least(d.attempt - 1, 20), 300) * interval '1 s'
             ELSE c.not_before
         END,
-        dispatched_at = CASE
-            WHEN d.verdict = 'retry' THEN c.dispatched_at ELSE coalesce(c.dispatched_at, compute_now())
-        END,
+        -- The new attempt has not been dispatched yet.
+        dispatched_at = CASE WHEN d.verdict <> 'retry' THEN coalesce(c.dispatched_at, compute_now()) END,
         accepted_at = CASE WHEN d.state = 'accepted' THEN coalesce(c.accepted_at, compute_now()) ELSE c.accepted_at END,
         started_at = CASE WHEN d.state = 'running' THEN coalesce(c.started_at, compute_now()) ELSE c.started_at END,
         finished_at = CASE WHEN d.verdict = 'apply' AND d.state >= 'succeeded' THEN compute_now() END,

@@ -102,14 +102,18 @@ impl Store {
         if update.attempt < row.attempt {
             return UpdateOutcome::OldAttempt { current: row.attempt };
         }
-        let transition = row.state.on_report(update.state);
+        // A later attempt is news, whatever it says: the row's own attempt is over.
+        let transition = match row.state.on_report(update.state) {
+            Transition::Repeat if update.attempt > row.attempt && !row.state.is_terminal() => Transition::Apply,
+            other => other,
+        };
         let tried_again = update.state == CommandState::Refused
             && update.refusal.is_some_and(|refusal| refusal.retryable)
             && update.attempt.0 < row.max_attempts
             && !row.cancel_requested;
         if transition == Transition::Apply {
             row.deferred |= tried_again || row.state == CommandState::Pending;
-            row.dispatched = true;
+            row.dispatched = !tried_again;
             row.take_report(update, !tried_again && update.state.is_terminal());
             if tried_again {
                 let wait = Duration::from_secs((1 << (update.attempt.0 - 1).min(20)).min(300));

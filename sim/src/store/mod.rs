@@ -51,7 +51,7 @@ pub struct CommandRow {
     pub enqueued: UnixMillis,
     pub not_before: Option<UnixMillis>,
     pub not_after: Option<UnixMillis>,
-    /// Whether it was ever dispatched or adopted.
+    /// Whether the current attempt was dispatched or adopted.
     pub dispatched: bool,
     pub cancel_requested: bool,
     pub cancel_reason: String,
