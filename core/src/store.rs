@@ -246,7 +246,8 @@ pub struct HelloGrant {
     pub cancels: Vec<CancelCommand>,
     /// For each lane of the Hello, in its order: a seq at or below which no first attempt is due.
     pub cursors: Vec<LaneSeq>,
-    /// Whether the node has pending commands.
+    /// Whether a lane of the Hello may have pending commands: a hint to look. False where there are none,
+    /// but for those that this Hello adopted.
     pub has_pending: bool,
 }
 

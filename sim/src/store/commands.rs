@@ -104,7 +104,9 @@ impl Store {
         }
         // A later attempt is news, whatever it says: the row's own attempt is over.
         let transition = match row.state.on_report(update.state) {
-            Transition::Repeat if update.attempt > row.attempt && !row.state.is_terminal() => Transition::Apply,
+            Transition::Repeat if update.attempt > row.attempt && !row.state.is_terminal() => {
+                Transition::Apply
+            }
             other => other,
         };
         let tried_again = update.state == CommandState::Refused

@@ -1,0 +1,372 @@
+//! PostgreSQL and the model, taken through one sequence side by side.
+//!
+//! 1. What an operation means is worked out once, from what the model holds before it, and then
+//!    asked of both; both see the same clock.
+//! 2. Outcomes must be equal slot for slot, but for the sentences in them; the rows at the end too.
+//! 3. A want keeps the writer's side of the contract: never more than a lane has free, and never a
+//!    cursor that hides a first attempt.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use gateway_core::close::CloseReason;
+use gateway_core::command::CommandState;
+use gateway_core::frame::{KnownCommand, Refusal, RefusalReason};
+use gateway_core::ids::*;
+use gateway_core::seam::{HelloRequest, UpdateRequest};
+use gateway_core::store::*;
+use gateway_core::time::UnixMillis;
+use gateway_sim::store::{CommandRow, NewCommand, Store};
+use uuid::Uuid;
+
+use super::operations::*;
+use super::postgres::Postgres;
+use crate::support::{TTL, acquire, hello, lane, update};
+
+/// Both stores, and what a writer would remember.
+pub struct Pair<'a> {
+    postgres: &'a mut Postgres,
+    model: Store,
+    /// Of the names of this sequence.
+    prefix: String,
+    number: u64,
+    now: UnixMillis,
+    enqueued: Vec<(NodeId, CommandId)>,
+    epochs: BTreeMap<(u8, u8), LeaseEpoch>,
+}
+
+/// Where the two differ.
+#[derive(Debug)]
+pub struct Difference {
+    pub step: usize,
+    pub what: String,
+}
+
+impl<'a> Pair<'a> {
+    /// Fresh nodes and gateways, told from all others by `number`.
+    pub async fn new(postgres: &'a mut Postgres, number: u64) -> Self {
+        let prefix = format!("s{number}-");
+        let now = UnixMillis(1_700_000_000_000);
+        let mut model = Store::default();
+        postgres.set_clock(now).await;
+        for index in 0..NODES {
+            let node = NodeId::new(&format!("{prefix}n{index}")).unwrap();
+            postgres.register(&node).await;
+            model.register_node(node);
+        }
+        Self { postgres, model, prefix, number, now, enqueued: Vec::new(), epochs: BTreeMap::new() }
+    }
+
+    /// Takes both through the sequence, then compares all rows.
+    pub async fn live(mut self, sequence: &[Op]) -> Result<(), Difference> {
+        for (step, operation) in sequence.iter().enumerate() {
+            self.apply(operation).await.map_err(|what| Difference { step, what })?;
+        }
+        let (stored, expected) = (self.postgres.rows(&self.prefix).await, self.rows());
+        same(&stored, &expected).map_err(|what| Difference { step: sequence.len(), what })
+    }
+
+    async fn apply(&mut self, operation: &Op) -> Result<(), String> {
+        match operation {
+            Op::Tick(millis) => {
+                self.now.0 += i64::from(*millis);
+                self.postgres.set_clock(self.now).await;
+                Ok(())
+            }
+            Op::Enqueue { .. } => self.enqueue(operation).await,
+            Op::Cancel { command, other_node, reason } => {
+                let (node, id) = self.command(*command, *other_node);
+                let reason = format!("reason{reason}");
+                let stored = self.postgres.cancel(&node, id, &reason).await;
+                let expected = self.model.cancel(&node, id, &reason).map(|state| state.to_string());
+                same(&stored, &expected)
+            }
+            job => {
+                let Some(job) = self.job(job) else { return Ok(()) };
+                let stored = self.postgres.commit(&job).await;
+                let mut expected = self.model.commit(&job, self.now);
+                self.remember(&job, &expected);
+                allow_hint(&stored, &mut expected);
+                same(&plain(stored), &plain(expected))
+            }
+        }
+    }
+
+    async fn enqueue(&mut self, operation: &Op) -> Result<(), String> {
+        let Op::Enqueue { node, lane: on, key, not_before, not_after, attempts, same_id } = operation else {
+            return Ok(());
+        };
+        let after = |millis: i32| UnixMillis(self.now.0 + i64::from(millis));
+        let fresh = (u128::from(self.number) << 64) | (self.enqueued.len() as u128 + 1);
+        let known = self.enqueued.last().filter(|_| *same_id).cloned();
+        let (node, id) = known.unwrap_or_else(|| (self.node(*node), CommandId(Uuid::from_u128(fresh))));
+        let new = NewCommand {
+            id,
+            node,
+            lane: lane_of(*on),
+            kind: "work".to_owned(),
+            payload: Bytes::from_static(b"payload"),
+            idempotency_key: key.map(|key| format!("key{key}")),
+            not_before: not_before.map(after),
+            not_after: not_after.map(after),
+            max_attempts: u32::from(*attempts),
+        };
+        let stored = self.postgres.enqueue(&new).await;
+        let expected = self.model.enqueue(new.clone(), self.now);
+        if expected == Ok(id) && !self.enqueued.iter().any(|(_, known)| *known == id) {
+            self.enqueued.push((new.node, id));
+        }
+        same(&stored, &expected)
+    }
+
+    /// What is asked of a store; `None` where there is nothing to ask.
+    fn job(&self, operation: &Op) -> Option<Job> {
+        Some(match operation {
+            Op::Acquire { gateway, owner, dead } => {
+                let dead = dead.map(|dead| if dead == OWNERS { String::new() } else { owner_name(dead) });
+                let name = self.gateway(*gateway);
+                acquire(name.as_str(), &owner_name(*owner), dead.as_deref())
+            }
+            Op::Renew(proof) => Job::Lease(LeaseJob::Renew {
+                proof: self.proof(*proof),
+                ttl: TTL,
+                sessions: 3,
+                draining: false,
+            }),
+            Op::Release(proof) => Job::Lease(LeaseJob::Release { proof: self.proof(*proof) }),
+            Op::Hello { proof, hellos } => {
+                let mut entries: Vec<HelloRequest> = hellos.iter().map(|hi| self.hello(hi)).collect();
+                entries.sort_by(|a, b| a.identity.node.cmp(&b.identity.node));
+                entries.dedup_by(|a, b| a.identity.node == b.identity.node);
+                Job::Hellos { proof: self.proof(*proof), entries }
+            }
+            Op::Dispatch { proof, wants } => {
+                let mut wants: Vec<LaneWant> = wants.iter().filter_map(|want| self.want(want)).collect();
+                wants.sort_by(|a, b| (&a.node, &a.lane).cmp(&(&b.node, &b.lane)));
+                wants.dedup_by(|a, b| (&a.node, &a.lane) == (&b.node, &b.lane));
+                if wants.is_empty() {
+                    return None;
+                }
+                Job::Dispatch { proof: self.proof(*proof), wants }
+            }
+            Op::ReadLanes { proof, lanes } => {
+                let read = |(node, lane): &(u8, u8)| {
+                    let node = self.node(*node);
+                    LaneRead { epoch: self.epoch(&node, Epoch::Current), node, lane: lane_of(*lane) }
+                };
+                Job::ReadLanes { proof: self.proof(*proof), lanes: lanes.iter().map(read).collect() }
+            }
+            Op::Updates(words) => {
+                Job::Updates { entries: words.iter().map(|word| self.word(word)).collect() }
+            }
+            Op::Presence { gateway, entries } => {
+                let entry = |sign: &Sign| {
+                    let node = self.node(sign.node);
+                    let epoch = self.epoch(&node, sign.epoch);
+                    match sign.gone {
+                        true => PresenceEntry::Disconnected { node, epoch },
+                        false => PresenceEntry::Alive { node, epoch },
+                    }
+                };
+                let entries = entries.iter().map(entry).collect();
+                Job::Presence { gateway: self.gateway(*gateway), entries }
+            }
+            Op::Cancels { gateway } => Job::Cancels { gateway: self.gateway(*gateway) },
+            Op::Tick(_) | Op::Enqueue { .. } | Op::Cancel { .. } => return None,
+        })
+    }
+
+    /// A process keeps the epoch that it was given, whoever holds the lease now.
+    fn remember(&mut self, job: &Job, outcome: &Outcome) {
+        let Job::Lease(LeaseJob::Acquire { gateway, owner, .. }) = job else { return };
+        let Outcome::Lease(Ok(LeaseOutcome::Held { epoch })) = outcome else { return };
+        for which in 0..GATEWAYS {
+            for who in 0..OWNERS {
+                if self.gateway(which) == *gateway && owner_name(who) == *owner {
+                    self.epochs.insert((which, who), *epoch);
+                }
+            }
+        }
+    }
+
+    // -- what the numbers of an operation stand for -----------------------------------------------
+
+    fn node(&self, index: u8) -> NodeId {
+        NodeId::new(&format!("{}n{index}", self.prefix)).unwrap()
+    }
+
+    fn gateway(&self, index: u8) -> GatewayId {
+        GatewayId::new(&format!("{}g{index}", self.prefix)).unwrap()
+    }
+
+    fn proof(&self, Proof { gateway, owner }: Proof) -> LeaseProof {
+        let epoch = self.epochs.get(&(gateway, owner)).copied().unwrap_or(LeaseEpoch(1));
+        LeaseProof { gateway: self.gateway(gateway), owner: owner_name(owner), epoch }
+    }
+
+    /// Counted from the latest; beyond the first there is an unknown one.
+    fn command(&self, back: u8, other_node: bool) -> (NodeId, CommandId) {
+        let place = self.enqueued.len().checked_sub(usize::from(back) + 1);
+        let unknown = || (self.node(0), CommandId(Uuid::from_u128(u128::from(self.number) << 64)));
+        let (node, id) = place.and_then(|place| self.enqueued.get(place).cloned()).unwrap_or_else(unknown);
+        if !other_node {
+            return (node, id);
+        }
+        let others = (0..NODES).map(|index| self.node(index));
+        (others.into_iter().find(|other| *other != node).unwrap(), id)
+    }
+
+    fn row(&self, id: CommandId) -> Option<&CommandRow> {
+        self.model.commands().get(&id)
+    }
+
+    fn attempt(&self, id: CommandId, which: Try) -> Attempt {
+        let current = self.row(id).map_or(1, |row| row.attempt.0);
+        Attempt(match which {
+            Try::Before => current.saturating_sub(1),
+            Try::Current => current,
+            Try::After => current + 1,
+        })
+    }
+
+    fn epoch(&self, node: &NodeId, which: Epoch) -> SessionEpoch {
+        let current = self.model.sessions().get(node).map_or(0, |row| row.epoch.0);
+        SessionEpoch(match which {
+            Epoch::Current => current,
+            Epoch::Older => current.saturating_sub(1),
+        })
+    }
+
+    fn hello(&self, hi: &Hi) -> HelloRequest {
+        let lanes: Vec<(String, u32)> = (0..)
+            .zip(&hi.capacities)
+            .map(|(index, capacity)| (lane_of(index).to_string(), u32::from(*capacity)))
+            .collect();
+        let lanes: Vec<(&str, u32)> =
+            lanes.iter().map(|(name, capacity)| (name.as_str(), *capacity)).collect();
+        let mut request = hello(self.node(hi.node).as_str(), &lanes, &[]);
+        let known = |knows: &Knows| {
+            let (_, id) = self.command(knows.command, false);
+            KnownCommand { id, attempt: self.attempt(id, knows.attempt), state: knows.state }
+        };
+        request.hello.known_commands = hi.knows.iter().map(known).collect();
+        request
+    }
+
+    fn want(&self, want: &Want) -> Option<LaneWant> {
+        let (node, lane) = (self.node(want.node), lane_of(want.lane));
+        let rows = || self.model.commands().values().filter(|row| row.node == node && row.lane == lane);
+        let in_flight = rows().filter(|row| row.state.is_in_flight()).count() as u32;
+        let cursor = rows().filter(|row| row.dispatched && !row.deferred).map(|row| row.seq).max();
+        Some(LaneWant {
+            epoch: self.epoch(&node, want.epoch),
+            free: Credits(u32::from(want.free)),
+            cursor: cursor.filter(|_| want.knows_cursor).unwrap_or_default(),
+            capacity: Credits(in_flight + u32::from(want.free)),
+            in_flight: Credits(in_flight),
+            node,
+            lane,
+        })
+    }
+
+    fn word(&self, word: &Word) -> UpdateRequest {
+        let (node, id) = self.command(word.command, word.other_node);
+        let attempt = self.attempt(id, word.attempt);
+        let mut request = update(node.as_str(), id, attempt.0, word.state);
+        request.update.progress = word.progress.map(|text| format!("p{text}"));
+        request.update.error = word.error.map(|text| format!("e{text}"));
+        request.update.refusal = (word.state == CommandState::Refused)
+            .then_some(Refusal { reason: RefusalReason::LaneFull, retryable: word.retryable });
+        request
+    }
+
+    // -- the model's rows --------------------------------------------------------------------------
+
+    fn rows(&self) -> BTreeMap<String, String> {
+        let commands = self.model.commands().iter();
+        let sessions = self.model.sessions().iter().map(|(node, row)| {
+            let gateway = row.gateway.as_ref().map(|gateway| format!("{gateway} "));
+            let connected = if row.connected { " connected" } else { "" };
+            (node.to_string(), format!("{}{}{connected}", gateway.unwrap_or_default(), row.epoch))
+        });
+        let leases = self.model.leases().iter().map(|(gateway, row)| {
+            (format!("gateway:{gateway}"), format!("{} {} {}", row.owner, row.epoch, row.expires))
+        });
+        commands
+            .map(|(id, row)| (format!("{} {id}", row.node), command_line(row)))
+            .chain(sessions)
+            .chain(leases)
+            .collect()
+    }
+}
+
+fn command_line(row: &CommandRow) -> String {
+    let mut line =
+        format!("{} on {} {} attempt {} of {}", row.seq, row.lane, row.state, row.attempt, row.max_attempts);
+    let mut add = |word: &str, value: Option<String>| {
+        if let Some(value) = value {
+            line.push_str(&format!(" {word}{value}"));
+        }
+    };
+    add("deferred", row.deferred.then(String::new));
+    add("dispatched", row.dispatched.then(String::new));
+    add("enqueued ", Some(row.enqueued.to_string()));
+    add("before ", row.not_before.map(|date| date.to_string()));
+    add("after ", row.not_after.map(|date| date.to_string()));
+    add("key ", row.idempotency_key.clone());
+    add("cancel ", row.cancel_requested.then(|| row.cancel_reason.clone()));
+    add("progress ", row.report.progress.clone());
+    add("result ", row.report.result.as_ref().map(|result| String::from_utf8_lossy(result).into_owned()));
+    add("error ", row.report.error.clone());
+    add("refusal ", row.report.refusal.map(|_| "lane-full".to_owned()));
+    line
+}
+
+fn lane_of(index: u8) -> LaneName {
+    lane(&format!("lane{index}"))
+}
+
+fn owner_name(index: u8) -> String {
+    format!("owner{index}")
+}
+
+/// Without the sentences, which are for people, and in the order of the contract.
+fn plain(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Hellos(Ok(Routed::Committed(mut outcomes))) => {
+            for outcome in &mut outcomes {
+                if let HelloOutcome::Refused(CloseReason::NotPermitted(sentence)) = outcome {
+                    sentence.clear();
+                }
+            }
+            Outcome::Hellos(Ok(Routed::Committed(outcomes)))
+        }
+        Outcome::Cancels(Ok(mut wanted)) => {
+            wanted.sort_by(|a, b| (&a.node, a.cancel.id).cmp(&(&b.node, b.cancel.id)));
+            Outcome::Cancels(Ok(wanted))
+        }
+        other => other,
+    }
+}
+
+/// `has_pending` may be true where the same Hello adopted all that was pending: it costs a look.
+fn allow_hint(stored: &Outcome, expected: &mut Outcome) {
+    let (Outcome::Hellos(Ok(Routed::Committed(stored))), Outcome::Hellos(Ok(Routed::Committed(expected)))) =
+        (stored, expected)
+    else {
+        return;
+    };
+    for pair in stored.iter().zip(expected) {
+        if let (HelloOutcome::Granted(stored), HelloOutcome::Granted(expected)) = pair {
+            expected.has_pending |= stored.has_pending && !expected.in_flight.is_empty();
+        }
+    }
+}
+
+fn same<T: PartialEq + Debug>(stored: &T, expected: &T) -> Result<(), String> {
+    if stored == expected {
+        return Ok(());
+    }
+    Err(format!("PostgreSQL: {stored:#?}\nthe model: {expected:#?}"))
+}

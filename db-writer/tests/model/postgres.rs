@@ -1,0 +1,137 @@
+//! The PostgreSQL side of the model conformance tests: a server, a clock that stands still, the
+//! store's runners, and its rows as the model has them.
+//!
+//! 1. `compute_now()` reads a table, so a statement sees the time that the test has set and no other.
+//! 2. Nothing is emptied between sequences: each has nodes and gateways of its own names.
+
+use std::collections::BTreeMap;
+
+use gateway_core::ids::*;
+use gateway_core::store::*;
+use gateway_core::time::UnixMillis;
+use gateway_db_writer::QueueRunner;
+use gateway_sim::store::{EnqueueRefusal, NewCommand};
+use gateway_testbed::cluster::{Cluster, ClusterOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Row};
+use uuid::Uuid;
+
+use crate::support::{client, gateway, run};
+
+/// PostgreSQL with the writer's own store.
+pub struct Postgres {
+    sql: PgConnection,
+    runners: BTreeMap<Queue, QueueRunner>,
+    _cluster: Cluster,
+}
+
+/// The clock of the database is a row.
+const CLOCK: &str = "
+    CREATE UNLOGGED TABLE story_clock (at timestamptz NOT NULL);
+    INSERT INTO story_clock VALUES (now());
+    CREATE OR REPLACE FUNCTION compute_now() RETURNS timestamptz
+        LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT at FROM public.story_clock';
+";
+
+/// Everything that both sides keep of a command, side by side.
+const COMMANDS: &str = "
+    SELECT concat_ws(' ', seq, 'on', lane, state, 'attempt', attempt, 'of', max_attempts,
+                     CASE WHEN deferred THEN 'deferred' END,
+                     CASE WHEN dispatched_at IS NOT NULL THEN 'dispatched' END,
+                     'enqueued ' || unix_millis(enqueued_at),
+                     'before ' || unix_millis(not_before), 'after ' || unix_millis(not_after),
+                     'key ' || idempotency_key,
+                     CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancel ' || cancel_reason END,
+                     'progress ' || progress, 'result ' || encode(result, 'escape'), 'error ' || error,
+                     'refusal ' || refusal), node_id || ' ' || id
+    FROM commands WHERE starts_with(node_id, $1)";
+const SESSIONS: &str = "
+    SELECT concat_ws(' ', gateway_id, session_epoch,
+                     CASE WHEN gateway_id IS NOT NULL AND disconnected_at IS NULL THEN 'connected' END), node_id
+    FROM node_sessions WHERE starts_with(node_id, $1)";
+const LEASES: &str = "
+    SELECT concat_ws(' ', owner, epoch, unix_millis(expires_at)), name
+    FROM leases WHERE starts_with(name, 'gateway:' || $1)";
+
+impl Postgres {
+    pub async fn start() -> Self {
+        // Nothing here is about the disk, and every operation commits.
+        let settings = vec![("fsync".to_owned(), "off".to_owned())];
+        let cluster = Cluster::start(ClusterOptions { settings, ..ClusterOptions::default() }).unwrap();
+        let url = cluster.create_database("model").await.unwrap();
+        gateway_db_writer::migrate(&url).await.unwrap();
+        let options: PgConnectOptions = url.parse().unwrap();
+        let mut sql = client(&options, "model").await;
+        run(&mut sql, CLOCK).await;
+        let runner = |queue| QueueRunner::new(&options, &gateway("model"), queue, true);
+        let runners = Queue::ALL.into_iter().map(|queue| (queue, runner(queue))).collect();
+        Self { sql, runners, _cluster: cluster }
+    }
+
+    pub async fn set_clock(&mut self, now: UnixMillis) {
+        let at = format!("to_timestamp({}::numeric / 1000)", now.0);
+        run(&mut self.sql, &format!("UPDATE story_clock SET at = {at}")).await;
+    }
+
+    pub async fn register(&mut self, node: &NodeId) {
+        run(&mut self.sql, &format!("SELECT register_node('{node}')")).await;
+    }
+
+    pub async fn commit(&mut self, job: &Job) -> Outcome {
+        self.runners.get_mut(&job.queue()).unwrap().run(job).await
+    }
+
+    pub async fn enqueue(&mut self, new: &NewCommand) -> Result<CommandId, EnqueueRefusal> {
+        let date = |date: Option<UnixMillis>| match date {
+            Some(date) => format!("to_timestamp({}::numeric / 1000)", date.0),
+            None => "NULL".to_owned(),
+        };
+        let key = new.idempotency_key.as_ref().map_or_else(|| "NULL".to_owned(), |key| format!("'{key}'"));
+        let query = format!(
+            "SELECT enqueue_command('{}', '{}', '{}', lane => '{}', idempotency_key => {key}, not_before => {}, \
+             not_after => {}, max_attempts => {}, id => '{}')",
+            new.node,
+            new.kind,
+            String::from_utf8(new.payload.to_vec()).unwrap(),
+            new.lane,
+            date(new.not_before),
+            date(new.not_after),
+            new.max_attempts,
+            new.id,
+        );
+        match sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(query)).fetch_one(&mut self.sql).await {
+            Ok(id) => Ok(CommandId(id)),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    pub async fn cancel(&mut self, node: &NodeId, id: CommandId, reason: &str) -> Option<String> {
+        let query = format!("SELECT cancel_command('{node}', '{id}', '{reason}')");
+        match sqlx::query_scalar::<_, String>(AssertSqlSafe(query)).fetch_one(&mut self.sql).await {
+            Ok(state) => Some(state),
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("P0002") => None,
+            Err(error) => panic!("cancel: {error}"),
+        }
+    }
+
+    /// The rows of this prefix, each as a line, by what they are of.
+    pub async fn rows(&mut self, prefix: &str) -> BTreeMap<String, String> {
+        let mut rows = BTreeMap::new();
+        for query in [COMMANDS, SESSIONS, LEASES] {
+            let found = sqlx::query(query).bind(prefix).fetch_all(&mut self.sql).await.unwrap();
+            rows.extend(found.into_iter().map(|row| (row.get(1), row.get(0))));
+        }
+        rows
+    }
+}
+
+fn refusal(error: &sqlx::Error) -> EnqueueRefusal {
+    let sqlx::Error::Database(error) = error else { panic!("enqueue: {error}") };
+    match error.code().as_deref() {
+        Some("22023") if error.message().contains("not_after") => EnqueueRefusal::TooLate,
+        Some("22023") if error.message().contains("max_attempts") => EnqueueRefusal::NoAttempts,
+        Some("23503") => EnqueueRefusal::UnknownNode,
+        Some("23505") => EnqueueRefusal::SameId,
+        _ => panic!("enqueue: {error}"),
+    }
+}
