@@ -10,6 +10,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use gateway::operate::INVARIANTS;
+use gateway_testbed::node::{LogEvent, LogLine};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use support::{SOON, World, within};
@@ -123,6 +124,66 @@ async fn every_invariant_that_is_broken_is_named_with_the_rows_that_break_it() {
 async fn elsewhere(world: &World) -> PgConnection {
     let url = world.url.replace(&world.database, "postgres");
     PgConnection::connect(&url).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_nodes_own_logs_are_held_against_the_rows() {
+    let world = World::new("verify_logs").await;
+    let _gateway = world.gateway("g", "").await;
+    let node = world.node("n1", "g", |_| {}).await;
+    let mut connection = world.connect().await;
+    let nodes = vec![node.name().to_owned(); 20];
+    let ids = gateway_testbed::database::enqueue_many(&mut connection, &nodes, b"x").await.unwrap();
+    world.watch.all_settled(&ids, SOON).await;
+    let lines = world.log_lines();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nodes.jsonl");
+    let write = |lines: &[LogLine], torn: &str| {
+        let lines: Vec<String> =
+            lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+        std::fs::write(&path, lines.concat() + torn).unwrap();
+    };
+    let logs = ["--node-logs", path.to_str().unwrap()];
+
+    // As it was; the last line as a killed node leaves it.
+    write(&lines, "{\"t\":1,\"no");
+    let (code, text) = verify(&world.url, &logs).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("holds   log-one-start") && text.contains("torn"), "{text}");
+
+    let of = |event: LogEvent| {
+        lines.iter().position(|line| line.id == ids[3] && line.event == event).expect("a line of the command")
+    };
+    type Break = (&'static str, Box<dyn Fn(&mut Vec<LogLine>)>);
+    let (started, acked) = (of(LogEvent::Started), of(LogEvent::Acked));
+    let last_acked =
+        lines.iter().rposition(|line| line.id == ids[3] && line.event == LogEvent::Acked).unwrap_or(acked);
+    let breaks: [Break; 4] = [
+        ("log-one-start", Box::new(move |lines| lines.push(lines[started].clone()))),
+        ("log-ended-was-started", Box::new(move |lines| drop(lines.remove(started)))),
+        ("log-acked-is-stored", Box::new(move |lines| lines[last_acked].state = Some("failed".to_owned()))),
+        (
+            "log-ran-is-known",
+            Box::new(move |lines| {
+                let mut line = lines[started].clone();
+                line.id = uuid::Uuid::new_v4();
+                lines.push(line);
+            }),
+        ),
+    ];
+    for (name, break_it) in breaks {
+        let mut changed = lines.clone();
+        break_it(&mut changed);
+        write(&changed, "");
+        let (code, document) = verify(&world.url, &[&logs[..], &["--json"]].concat()).await;
+        assert_eq!(code, 1, "{name}: {document}");
+        let found = broken(&document);
+        let names: Vec<&str> = found.iter().map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!(names, [name], "{document}");
+    }
+    write(&lines[..1], "not json\n");
+    let (code, text) = verify(&world.url, &logs).await;
+    assert!(code == 2 && text.contains("line 2: is no line of a node's log"), "{code}: {text}");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 //! 1. Every duration has a unit; every list has a limit.
 //! 2. Every command takes `--json` and names its database in the same way.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -93,7 +94,8 @@ JSON (one document): {\"holds\", \"invariants\": [{\"name\", \"sentence\", \"hol
 
 Examples:
   gateway verify --config /etc/gateway/gateway.toml
-  gateway verify --json | jq '.invariants[] | select(.holds | not)'")]
+  gateway verify --json | jq '.invariants[] | select(.holds | not)'
+  gateway verify --node-logs logs/*.jsonl")]
     Verify(VerifyArgs),
 }
 
@@ -251,6 +253,11 @@ pub struct VerifyArgs {
     /// Only these invariants, by name.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// Hold the nodes' own logs against the database too: files of JSON lines with node, event (received,
+    /// started, finished or acked), id, attempt, and the acked state. Give all of a node's logs since the
+    /// oldest command that is still stored, and none of commands that retention has removed.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub node_logs: Vec<PathBuf>,
     /// Show at most so many rows of a broken invariant.
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rows: u32,

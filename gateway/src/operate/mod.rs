@@ -16,6 +16,7 @@ mod events;
 mod failure;
 mod invariants;
 mod listings;
+mod node_logs;
 mod place;
 mod table;
 mod terminal;

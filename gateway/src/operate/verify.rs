@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::arguments::VerifyArgs;
 use super::database::Database;
 use super::invariants::{INVARIANTS, Invariant};
+use super::node_logs::{LOG_INVARIANTS, NodeLogs};
 use super::place::usage;
 use super::terminal::{harmless_within, json_line, remark, write};
 use crate::error::GatewayError;
@@ -23,7 +24,8 @@ const FIELD_WIDTH: usize = 80;
 
 /// What became of one check.
 struct Finding {
-    invariant: Invariant,
+    name: &'static str,
+    sentence: &'static str,
     rows: Vec<Value>,
     /// Whether there are more rows than those.
     more: bool,
@@ -45,19 +47,31 @@ pub(super) async fn run(arguments: &VerifyArgs) -> Result<ExitCode, GatewayError
 
 async fn check(arguments: &VerifyArgs) -> Result<Vec<Finding>, GatewayError> {
     let wanted = wanted(&arguments.only)?;
+    let logs = NodeLogs::read(&arguments.node_logs)?;
     let urls = arguments.place.urls_or_default()?;
     let mut database = Database::open(&urls.database, arguments.timeout).await?;
     database.begin_reading().await?;
+    let most = arguments.rows as usize;
     let mut findings = Vec::new();
-    for invariant in wanted {
-        let query = sqlx::query_scalar(invariant.query).bind(i64::from(arguments.rows) + 1);
-        let mut rows = database.rows(&format!("checking {}", invariant.name), query).await?;
-        let more = rows.len() > arguments.rows as usize;
-        rows.truncate(arguments.rows as usize);
-        findings.push(Finding { invariant, rows, more });
+    for Invariant { name, sentence, query } in wanted {
+        let query = sqlx::query_scalar(query).bind(i64::from(arguments.rows) + 1);
+        let rows = database.rows(&format!("checking {name}"), query).await?;
+        findings.push(finding(name, sentence, rows, most));
+    }
+    if !arguments.node_logs.is_empty() {
+        let found = logs.check(&mut database, most).await?;
+        for ((name, sentence), rows) in LOG_INVARIANTS.into_iter().zip(found) {
+            findings.push(finding(name, sentence, rows, most));
+        }
     }
     database.end().await?;
     Ok(findings)
+}
+
+fn finding(name: &'static str, sentence: &'static str, mut rows: Vec<Value>, most: usize) -> Finding {
+    let more = rows.len() > most;
+    rows.truncate(most);
+    Finding { name, sentence, rows, more }
 }
 
 fn wanted(only: &[String]) -> Result<Vec<Invariant>, GatewayError> {
@@ -75,8 +89,8 @@ fn document(findings: &[Finding]) -> String {
         .iter()
         .map(|finding| {
             json!({
-                "name": finding.invariant.name,
-                "sentence": finding.invariant.sentence,
+                "name": finding.name,
+                "sentence": finding.sentence,
                 "holds": finding.rows.is_empty(),
                 "rows": finding.rows,
                 "more": finding.more,
@@ -89,9 +103,9 @@ fn document(findings: &[Finding]) -> String {
 
 fn report(findings: &[Finding]) -> String {
     let mut text = String::new();
-    for Finding { invariant, rows, more } in findings {
+    for Finding { name, sentence, rows, more } in findings {
         let verdict = if rows.is_empty() { "holds " } else { "BROKEN" };
-        text.push_str(&format!("{verdict}  {}: {}\n", invariant.name, invariant.sentence));
+        text.push_str(&format!("{verdict}  {name}: {sentence}\n"));
         for row in rows {
             let fields = row.as_object().into_iter().flatten();
             let fields: Vec<String> = fields.map(|(name, value)| field(name, value)).collect();
