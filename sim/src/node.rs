@@ -1,6 +1,6 @@
 //! A simulated node: what protocol.md says that a node does, without a network.
 //!
-//! Owns what a node persists (commands that it knows, updates that are owed) and its log of
+//! Owns what a node persists (commands that it knows, updates that are owed, a journal) and its log of
 //! executions. Never talks to anyone: it fills an outbox, and the world carries it.
 //!
 //! 1. A command runs once for each (id, attempt); one that is known is not run again.
@@ -20,9 +20,10 @@ use gateway_core::frame::{
 use gateway_core::ids::{Attempt, CommandId, Credits, FrameRef, LaneName, NodeId, SessionEpoch};
 use gateway_core::time::Moment;
 
+use crate::journal::SimJournal;
 use crate::random::Chance;
 
-/// The progress text that the store refuses.
+/// The progress text, and the kind of an event, that the store refuses.
 pub(crate) const POISON: &str = "poison";
 
 #[derive(Debug, Clone)]
@@ -52,6 +53,9 @@ pub(crate) struct SimNode {
     heartbeat_at: Moment,
     heartbeats: u64,
     poisons: bool,
+    pub(crate) journal: SimJournal,
+    /// Whether a cursor was told: to be checked and unset by the world.
+    pub(crate) cursor_told: bool,
 }
 
 impl SimNode {
@@ -73,6 +77,8 @@ impl SimNode {
             heartbeat_at: Moment::default(),
             heartbeats: 0,
             poisons,
+            journal: SimJournal::new(poisons),
+            cursor_told: false,
         }
     }
 
@@ -83,6 +89,7 @@ impl SimNode {
         self.epoch = None;
         self.sent = 0;
         self.outbox.clear();
+        self.journal.handle_connected();
         let known = |(id, held): (&CommandId, &Held)| KnownCommand {
             id: *id,
             attempt: held.attempt,
@@ -96,7 +103,7 @@ impl SimNode {
             software_version: "sim".into(),
             role: "node".into(),
             lanes: self.lanes.clone(),
-            journal: None,
+            journal: Some(self.journal.id.clone()),
             known_commands: self.known.iter().map(known).collect(),
         })));
     }
@@ -118,6 +125,8 @@ impl SimNode {
                 self.last_epoch = welcome.session_epoch;
                 self.epoch = Some(welcome.session_epoch);
                 self.heartbeat_at = now;
+                self.journal.handle_welcome(welcome.journal.as_ref(), welcome.journal_acked);
+                self.cursor_told = true;
             }
             GatewayFrame::Command(command) => {
                 assert_eq!(Some(command.session_epoch), self.epoch, "a command of this session");
@@ -125,7 +134,11 @@ impl SimNode {
             }
             GatewayFrame::CancelCommand(cancel) => self.take_cancel(cancel.id),
             GatewayFrame::Ack(ack) => self.take_ack(ack),
-            GatewayFrame::EventAck(_) => {}
+            GatewayFrame::EventAck(ack) => {
+                self.journal.handle_ack(&ack);
+                self.cursor_told = true;
+            }
+            GatewayFrame::Rejected(rejected) if self.journal.handle_rejected(&rejected) => {}
             GatewayFrame::Rejected(rejected) => self.take_rejected(&rejected),
             GatewayFrame::HeartbeatAck { sequence, .. } => assert!(sequence <= self.heartbeats),
             GatewayFrame::Drain { .. } => {}
@@ -139,6 +152,7 @@ impl SimNode {
             self.outbox.push(NodeFrame::Heartbeat(Heartbeat { sequence: self.heartbeats }));
             self.heartbeat_at = now + Duration::from_millis(1_500);
         }
+        self.journal.handle_time(chance, now);
         let due: Vec<CommandId> = self
             .known
             .iter()
@@ -275,6 +289,8 @@ impl SimNode {
         if self.epoch.is_some() {
             self.outbox.extend(self.owed.iter().skip(self.sent).cloned().map(NodeFrame::CommandUpdate));
             self.sent = self.owed.len();
+            let batch = self.journal.poll_batch(&mut self.next_ref);
+            self.outbox.extend(batch.map(|batch| NodeFrame::EventBatch(Box::new(batch))));
         }
     }
 
@@ -288,13 +304,13 @@ impl SimNode {
 
     /// Whether nothing is owed and nothing runs.
     pub(crate) fn is_idle(&self) -> bool {
-        self.known.is_empty() && self.owed.is_empty()
+        self.known.is_empty() && self.owed.is_empty() && self.journal.is_idle()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         let steps = self.known.values().filter_map(|held| held.next_step);
         let heartbeat = self.epoch.map(|_| self.heartbeat_at);
-        steps.chain(heartbeat).chain(self.redial_at).min()
+        steps.chain(heartbeat).chain(self.redial_at).chain(self.journal.next_deadline()).min()
     }
 
     pub(crate) fn lane_names(&self) -> Vec<LaneName> {

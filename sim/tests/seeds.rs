@@ -24,17 +24,27 @@ fn sum(seeds: std::ops::Range<u64>) -> Story {
         conflicts: sum.conflicts + story.conflicts,
         unknown_outcomes: sum.unknown_outcomes + story.unknown_outcomes,
         crashes: sum.crashes + story.crashes,
+        journaled: sum.journaled + story.journaled,
+        tombstones: sum.tombstones + story.tombstones,
         simulated: sum.simulated + story.simulated,
         ..sum
     })
 }
 
 #[test]
-fn whatever_fails_every_command_ends_once_and_in_order() {
+fn whatever_fails_every_command_ends_once_and_every_event_is_stored_once_and_in_order() {
     let all = sum(0..400);
     assert!(all.executions > 8_000, "{all:?}");
-    let happened =
-        [all.crashes, all.fences, all.superseded, all.unknown_outcomes, all.rejected, all.conflicts];
+    assert!(all.journaled > 8_000, "{all:?}");
+    let happened = [
+        all.tombstones,
+        all.crashes,
+        all.fences,
+        all.superseded,
+        all.unknown_outcomes,
+        all.rejected,
+        all.conflicts,
+    ];
     assert!(happened.iter().all(|times| *times > 20), "a fault that never happens tests nothing: {all:?}");
 }
 

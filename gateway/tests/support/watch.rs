@@ -72,6 +72,11 @@ pub struct Seen {
     /// Updates that were rejected: node, command, the sentence.
     pub rejected: Vec<(Arc<str>, Uuid, String)>,
     pub cancels: Vec<(Arc<str>, Uuid)>,
+    /// What was said of events: node, the sentence.
+    pub event_rejections: Vec<(Arc<str>, String)>,
+    /// The last cursor that any node was told: node, journal, seq.
+    pub last_cursor: Option<(Arc<str>, String, u64)>,
+    cursors: HashMap<(Arc<str>, String), u64>,
     /// Acked heartbeats: node, when, round trip.
     pub beats: Vec<(Arc<str>, u64, Duration)>,
     epochs: HashMap<Arc<str>, u64>,
@@ -82,6 +87,11 @@ impl Seen {
     /// The epoch of a node's last `Welcome`; 0 before the first.
     pub fn epoch_of(&self, node: &str) -> u64 {
         self.epochs.get(node).copied().unwrap_or(0)
+    }
+
+    /// Up to which seq the events of a node that has one journal are acked.
+    pub fn events_acked_to(&self, node: &str) -> u64 {
+        self.cursors.iter().find(|((name, _), _)| &**name == node).map_or(0, |(_, acked)| *acked)
     }
 
     /// Commands that nodes have read, each once, and whose terminal report was not acked yet.
@@ -135,6 +145,15 @@ impl Seen {
                 }
             }
             NodeEvent::Rejected { id, message, .. } => self.rejected.push((node, id, message)),
+            NodeEvent::EventsAcked { journal, acked_seq, .. } => {
+                let before = self.cursors.insert((Arc::clone(&node), journal.clone()), acked_seq);
+                assert!(
+                    before.is_none_or(|before| before <= acked_seq),
+                    "{node}: a cursor fell to {acked_seq}"
+                );
+                self.last_cursor = Some((node, journal, acked_seq));
+            }
+            NodeEvent::EventRejected { message, .. } => self.event_rejections.push((node, message)),
             NodeEvent::CancelAsked { id } => self.cancels.push((node, id)),
             NodeEvent::HeartbeatAcked { round_trip, .. } => {
                 self.beats.push((node, monotonic_ns(), round_trip));

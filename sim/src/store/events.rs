@@ -51,6 +51,13 @@ impl Store {
         EventSeq(self.journal(node, journal).len() as u64)
     }
 
+    /// How many events are stored, and how many of them are tombstones.
+    pub fn count_events(&self) -> (u64, u64) {
+        let rows = || self.events.values().flatten();
+        let tombstones = rows().filter(|row| row.event.refused.is_some());
+        (rows().count() as u64, tombstones.count() as u64)
+    }
+
     /// A journal's events, from seq 1 on.
     pub fn journal(&self, node: &NodeId, journal: &JournalId) -> &[EventRow] {
         self.events.get(&(node.clone(), journal.clone())).map_or(&[], Vec::as_slice)

@@ -6,11 +6,14 @@
 //! 1. At most one process believes that it holds a gateway's lease.
 //! 2. First attempts of a lane reach its node in the order of `seq`, but for deferred ones.
 //! 3. An end that was acked is what is stored.
-//! 4. At the end every command has ended, every node is idle, and all bytes were released.
+//! 4. Of an acked journal every event is stored, once, in its place and as it was written, or as a
+//!    tombstone if the store refuses it.
+//! 5. At the end every command has ended, every node is idle with all its events acked, and all bytes were released.
 
 use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq};
 
 use super::World;
+use crate::node::POISON;
 
 impl World {
     pub(super) fn check_leases(&mut self) {
@@ -45,6 +48,22 @@ impl World {
             let stored = self.store.commands().get(&id).map(|row| row.state);
             assert!(!state.is_terminal() || stored == Some(state), "{id} was acked {state}, is {stored:?}");
         }
+    }
+
+    pub(super) fn check_events(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        if !std::mem::take(&mut node.cursor_told) {
+            return;
+        }
+        let (written, acked) = (&node.journal.events, node.journal.acked.0 as usize);
+        let stored = self.store.journal(&node.id, &node.journal.id);
+        assert!(stored.len() >= acked, "{} has {} events of {acked} acked", node.id, stored.len());
+        for (row, event) in stored.iter().zip(written) {
+            let refused = event.kind == POISON;
+            let is_it = row.event == *event || (refused && row.event.refused.is_some());
+            assert!(row.event.seq == event.seq && is_it, "{event:?} of {} is stored as {row:?}", node.id);
+        }
+        assert!(stored.len() <= written.len(), "{} has events that nobody wrote: {stored:?}", node.id);
     }
 
     pub(super) fn all_has_ended(&self) -> bool {

@@ -67,6 +67,9 @@ pub struct Story {
     pub conflicts: u64,
     pub unknown_outcomes: u64,
     pub crashes: u64,
+    /// Events of journals that are stored, and how many of them are tombstones.
+    pub journaled: u64,
+    pub tombstones: u64,
     pub simulated: Duration,
 }
 
@@ -252,6 +255,7 @@ impl World {
         for process in 0..self.processes.len() {
             self.count(process);
         }
+        (self.story.journaled, self.story.tombstones) = self.store.count_events();
         self.story.executions = self.nodes.iter().map(|node| node.executions.len() as u64).sum();
         self.story.simulated = self.now.since(Moment::default());
         self.story

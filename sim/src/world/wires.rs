@@ -77,6 +77,7 @@ impl World {
         }
         self.nodes[node].handle_frame(frame, &mut self.chance, self.now);
         self.check_acks(node);
+        self.check_events(node);
         self.pump_node(node);
     }
 

@@ -11,6 +11,7 @@
 mod alert;
 mod call;
 mod end;
+mod events;
 mod journal;
 mod memory;
 mod observer;
@@ -88,6 +89,8 @@ pub struct NodeOptions {
     pub lanes: Vec<(String, u32)>,
     pub behaviour: Behaviour,
     pub boot_id: String,
+    /// The id of its journal of events.
+    pub journal: String,
     pub machine: String,
     pub role: String,
     /// Instead of the interval that `Welcome` gives.
@@ -114,6 +117,7 @@ impl NodeOptions {
             lanes: vec![("default".to_owned(), 16)],
             behaviour: Behaviour::default(),
             boot_id: Uuid::new_v4().to_string(),
+            journal: Uuid::new_v4().to_string(),
             machine: format!("machine-of-{name}"),
             role: String::new(),
             heartbeat: None,
@@ -132,6 +136,7 @@ enum Control {
     Behave(Box<Behaviour>),
     Capacity(String, u32),
     Send(Box<NodeFrame>),
+    Emit(String, Bytes),
     Cut,
     Goodbye,
 }
@@ -176,6 +181,12 @@ impl Node {
     /// Sends a frame as it is.
     pub fn send(&self, frame: NodeFrame) {
         self.tell(Control::Send(Box::new(frame)));
+    }
+
+    /// Writes an event into the node's journal, which it keeps over sessions and sends until acked. Its
+    /// seq is one more than that of the one before; the first is 1.
+    pub fn emit(&self, kind: &str, body: Bytes) {
+        self.tell(Control::Emit(kind.to_owned(), body));
     }
 
     /// Cuts the connection; the node dials again by the rules.

@@ -27,6 +27,10 @@ pub enum NodeEvent {
     Acked { id: Uuid, attempt: u32, reported: CommandState, stored: CommandState, at_ns: u64 },
     /// An update was rejected.
     Rejected { id: Uuid, attempt: u32, code: RejectCode, message: String },
+    /// Events up to that seq of its journal are stored, by `Welcome` or by an `EventAck`.
+    EventsAcked { journal: String, acked_seq: u64, at_ns: u64 },
+    /// A batch of events was rejected, or a tombstone stands for one of it.
+    EventRejected { code: RejectCode, message: String },
     /// `CancelCommand` came.
     CancelAsked { id: Uuid },
     /// A heartbeat was acked.

@@ -26,6 +26,7 @@ use uuid::Uuid;
 
 use super::call::{Arrival, Call};
 use super::end::{End, EndKind};
+use super::events::EventJournal;
 use super::journal::LogEvent;
 use super::memory::{Memory, Verdict, is_terminal, state_name};
 use super::observer::{NodeEvent, ReceivedCommand};
@@ -62,6 +63,7 @@ pub(super) struct NodeTask {
     options: NodeOptions,
     orders: mpsc::UnboundedReceiver<Control>,
     memory: Memory,
+    journal: EventJournal,
     redialer: Redialer,
     random: SmallRng,
     phase: Phase,
@@ -83,6 +85,7 @@ impl NodeTask {
         Self {
             name,
             memory,
+            journal: EventJournal::new(options.journal.clone(), options.boot_id.clone()),
             orders,
             redialer: Redialer::new(options.redial),
             random: SmallRng::seed_from_u64(options.seed),
@@ -201,7 +204,7 @@ impl NodeTask {
             role: self.options.role.clone(),
             lanes: self.memory.lanes().to_vec(),
             known_commands: self.memory.start_session(),
-            ..Hello::default()
+            ..self.journal.start_session()
         }));
         self.phase = Phase::Live(Box::new(session));
     }
@@ -274,6 +277,10 @@ impl NodeTask {
                     self.send(frame);
                 }
             }
+            Control::Emit(kind, body) => {
+                self.journal.append(kind, body);
+                self.send_events();
+            }
             Control::Cut => {
                 if !matches!(self.phase, Phase::Waiting(_)) {
                     self.handle_end(End::of(EndKind::Asked, "cut"));
@@ -302,6 +309,10 @@ impl NodeTask {
             Some(gateway_frame::Frame::Command(command)) => self.handle_command(command),
             Some(gateway_frame::Frame::CancelCommand(cancel)) => self.handle_cancel(&cancel),
             Some(gateway_frame::Frame::Ack(ack)) => self.handle_ack(&ack),
+            Some(gateway_frame::Frame::EventAck(ack)) => {
+                self.journal.handle_ack(&ack);
+                self.events_acked(ack.acked_seq);
+            }
             Some(gateway_frame::Frame::Rejected(rejected)) => self.handle_rejected(rejected),
             Some(gateway_frame::Frame::HeartbeatAck(ack)) => {
                 if let Phase::Live(session) = &mut self.phase {
@@ -330,6 +341,20 @@ impl NodeTask {
         }
         self.tell(NodeEvent::Connected { epoch: welcome.session_epoch, at_ns: monotonic_ns() });
         self.report_open();
+        self.journal.handle_welcome(welcome);
+        self.events_acked(welcome.journal_acked_seq);
+    }
+
+    fn events_acked(&mut self, acked_seq: u64) {
+        let journal = self.options.journal.clone();
+        self.tell(NodeEvent::EventsAcked { journal, acked_seq, at_ns: monotonic_ns() });
+        self.send_events();
+    }
+
+    fn send_events(&mut self) {
+        if let Some(batch) = self.journal.next_batch() {
+            self.send(Frame::EventBatch(batch));
+        }
     }
 
     fn handle_command(&mut self, command: v1::Command) {
@@ -427,6 +452,9 @@ impl NodeTask {
 
     fn handle_rejected(&mut self, rejected: v1::Rejected) {
         let code = RejectCode::try_from(rejected.code).unwrap_or(RejectCode::Unspecified);
+        if EventJournal::is_ref(rejected.r#ref) {
+            return self.tell(NodeEvent::EventRejected { code, message: rejected.message });
+        }
         let Some(settled) = self.memory.handle_rejected(rejected.r#ref, rejected.retryable) else { return };
         self.tell(NodeEvent::Rejected {
             id: settled.id,
