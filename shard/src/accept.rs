@@ -114,6 +114,7 @@ pub(crate) async fn run(shard: Rc<Shard>, listener: Listener) {
         match listener.accept().await {
             Ok(tcp) => {
                 failing = false;
+                shard.rest.note_activity();
                 let lease = shard.lease_connection();
                 shard.queues.spawn_handshake(handshake::run(Rc::clone(&shard), tcp, slot, lease));
             }

@@ -100,6 +100,7 @@ impl Connection {
         self.bell.begin_turn(task);
         let outcome = self.turn();
         self.shard.outbound.ring();
+        self.shard.rest.handle_turn();
         self.bell.end_turn();
         if outcome.is_pending() && self.bell.is_over_budget() {
             self.shard.breather.ring_after_io(&self.bell);

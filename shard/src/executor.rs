@@ -2,6 +2,7 @@
 //! crate names glommio, so that another thread-per-core runtime could take its place.
 //!
 //! 1. Sessions and handshakes have a queue each; that of handshakes has a small share and is interrupted.
+//!    The thread dozes in a third, when nothing else is ready.
 //! 2. The thread ends with an outcome: a shard's panic or an executor that can't start is told by
 //!    `ShardHandle`, never lost.
 //! 3. What is spawned here ends before the executor does: `stopping` waits for it.
@@ -12,7 +13,7 @@ use std::net::Shutdown;
 use std::os::fd::IntoRawFd;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use glommio::{Latency, LocalExecutor, LocalExecutorBuilder, Placement, Shares, T
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt};
 
 use crate::outbound::Outbound;
+use crate::rest::Rest;
 use crate::shard::{Parts, Shard};
 use crate::stopping::HandoverFailed;
 use crate::{ShardConfig, accept, mailbox, metronome, panics, stopping};
@@ -137,6 +139,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         outbound: Outbound::new(config.writer, config.counters.clone()),
         counters: config.counters,
         queues: Queues::new(),
+        rest: Rc::new(Rest::new(config.spin.is_zero())),
     });
     let on = |shard: &Rc<Shard>| Rc::clone(shard);
     let timers = shard.queues.spawn_helper({
@@ -151,7 +154,11 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         let shard = on(&shard);
         async move { shard.breather.run().await }
     });
-    let metronome = shard.queues.spawn_helper(metronome::run(Arc::clone(&shard.counters)));
+    let dozer = shard.queues.spawn_dozer({
+        let rest = Rc::clone(&shard.rest);
+        async move { rest.run().await }
+    });
+    let metronome = shard.queues.spawn_helper(metronome::run(Rc::clone(&shard.rest)));
     let acceptor = shard.queues.spawn_acceptor(accept::run(on(&shard), listener));
     let mail = shard.queues.spawn_helper({
         let (shard, inbox) = (on(&shard), config.inbox);
@@ -169,6 +176,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
     timers.0.cancel().await;
     pump.0.cancel().await;
     breather.0.cancel().await;
+    dozer.0.cancel().await;
     // Last, and not awaited: without it an await may not end.
     drop(metronome);
     match (cause, handed_over) {
@@ -195,6 +203,7 @@ impl Clock {
 pub(crate) struct Queues {
     sessions: TaskQueueHandle,
     handshakes: TaskQueueHandle,
+    rest: TaskQueueHandle,
 }
 
 /// A task that the shard ends itself.
@@ -215,6 +224,7 @@ impl Queues {
                 Latency::Matters(PREEMPT_HANDSHAKES_AFTER),
                 "handshakes",
             ),
+            rest: executor.create_task_queue(Shares::Static(1), Latency::NotImportant, "rest"),
         }
     }
 
@@ -230,6 +240,10 @@ impl Queues {
 
     fn spawn_acceptor<T: 'static>(self, task: impl Future<Output = T> + 'static) -> Helper<T> {
         Helper(spawn_into(task, self.handshakes))
+    }
+
+    fn spawn_dozer<T: 'static>(self, task: impl Future<Output = T> + 'static) -> Helper<T> {
+        Helper(spawn_into(task, self.rest))
     }
 
     fn spawn_helper<T: 'static>(self, task: impl Future<Output = T> + 'static) -> Helper<T> {

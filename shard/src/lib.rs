@@ -36,6 +36,7 @@ mod panics;
 mod preflight;
 mod receive;
 mod receive_budget;
+mod rest;
 mod session_io;
 mod shard;
 mod status;

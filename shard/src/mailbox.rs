@@ -7,6 +7,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Context;
 
 use gateway_core::close::CloseReason;
 use gateway_core::mail::{Inbox, Weigh};
@@ -34,11 +35,13 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
                 inbox.announce_space();
                 poll_fn(|context| {
                     shard.counters.mail_looks.one_more();
-                    inbox.poll_take(context)
+                    let rousing = shard.rest.rousing(context.waker());
+                    inbox.poll_take(&mut Context::from_waker(&rousing))
                 })
                 .await
             }
         };
+        shard.rest.note_activity();
         let Some(message) = next else { return StopCause::WriterGone };
         inbox.release_bytes(message.weight_bytes());
         match message {

@@ -8,31 +8,32 @@
 //!
 //! The preempt timer is kept too long for that by `executor`; what remains is the mail of the writer,
 //! the one thing that wakes a shard from another thread. So there is always a next event: a timer,
-//! close while mail comes, sparse while none does (each tick costs an idle core a wake-up).
+//! close while the shard is active, sparse while it rests (each tick costs an idle core a wake-up).
 //!
-//! 1. A woken task runs after `ACTIVE_TICK` at the latest on a shard that gets mail, after
-//!    `RESTING_TICK` on one that gets none.
+//! 1. A woken task runs after `ACTIVE_TICK` at the latest on a shard that is active, after
+//!    `RESTING_TICK` on one that rests.
 //! 2. It ticks until nothing of the shard is awaited any more, and keeps nothing of it alive.
 
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
-use crate::counters::ShardCounters;
 use crate::executor;
+use crate::rest::Rest;
 
 /// About one wake in ten thousand is forgotten: this is what such a one waits.
 const ACTIVE_TICK: Duration = Duration::from_millis(25);
 const RESTING_TICK: Duration = Duration::from_millis(250);
-/// Ticks without mail after which a shard rests.
+/// Ticks without activity after which a shard rests.
 const TICKS_TO_REST: u32 = 20;
 
 /// Ticks for ever.
-pub(crate) async fn run(counters: Arc<ShardCounters>) {
-    let (mut seen, mut quiet_ticks) = (counters.mail_taken.get(), 0);
+pub(crate) async fn run(rest: Rc<Rest>) {
+    let mut quiet_ticks = 0;
     loop {
         executor::sleep(if quiet_ticks < TICKS_TO_REST { ACTIVE_TICK } else { RESTING_TICK }).await;
-        let taken = counters.mail_taken.get();
-        quiet_ticks = if taken == seen { (quiet_ticks + 1).min(TICKS_TO_REST) } else { 0 };
-        seen = taken;
+        quiet_ticks = if rest.take_active() { 0 } else { (quiet_ticks + 1).min(TICKS_TO_REST) };
+        if quiet_ticks == TICKS_TO_REST {
+            rest.begin();
+        }
     }
 }

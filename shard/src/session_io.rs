@@ -223,6 +223,9 @@ impl SessionIo {
             && let Some(message) = self.session.poll_to_writer()
         {
             self.dues.note(&message);
+            if !matches!(message, ToWriter::Alive { .. }) {
+                self.shard.rest.note_activity();
+            }
             outbound.send(message);
         }
         if outbound.accepts() {

@@ -30,6 +30,7 @@ use crate::executor::{Clock, Queues};
 use crate::identity::IdentityRules;
 use crate::outbound::Outbound;
 use crate::receive_budget::ReceiveBudget;
+use crate::rest::Rest;
 use crate::timers::Timers;
 
 /// What a shard does about new streams.
@@ -57,6 +58,8 @@ pub(crate) struct Shard {
     pub(crate) queues: Queues,
     pub(crate) stage: Cell<Stage>,
     pub(crate) breather: Breather,
+    /// Of its own, so that who waits for it keeps nothing else of the shard alive.
+    pub(crate) rest: Rc<Rest>,
     pub(crate) watchers: RefCell<Slab<Arc<Bell>>>,
     slots: RefCell<Slab<Rc<Mailslot>>>,
     next_serial: Cell<u32>,
@@ -103,6 +106,7 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) outbound: Outbound,
     pub(crate) queues: Queues,
+    pub(crate) rest: Rc<Rest>,
 }
 
 impl Shard {
@@ -123,6 +127,7 @@ impl Shard {
             queues: parts.queues,
             stage: Cell::new(Stage::Closed),
             breather: Breather::default(),
+            rest: parts.rest,
             watchers: RefCell::default(),
             slots: RefCell::default(),
             next_serial: Cell::new(0),

@@ -1,0 +1,142 @@
+//! When a shard rests, and how it dozes then: heartbeats of many sessions are taken together.
+//!
+//! Waking a thread for one heartbeat costs several times what the heartbeat itself does. On a shard
+//! where nothing but heartbeats comes, the thread dozes a little after each look at its sockets, so
+//! that the next look finds several. What a node waits for ends the rest: mail of the writer, a
+//! message to it, a new connection.
+//!
+//! 1. Mail ends a doze at once: a command is never later for it.
+//! 2. Bytes of a node wait `DOZE` at most, and only after `metronome` found nothing but heartbeats for
+//!    half a second.
+//! 3. A shard that was told to spin never rests.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+const DOZE: Duration = Duration::from_millis(40);
+
+/// The rest of one shard; it is made on the shard's thread.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    thread: Thread,
+    may_rest: bool,
+    resting: Cell<bool>,
+    active: Cell<bool>,
+    wanted: Cell<bool>,
+    dozer: RefCell<Option<Waker>>,
+}
+
+impl Rest {
+    pub(crate) fn new(may_rest: bool) -> Self {
+        Self {
+            thread: std::thread::current(),
+            may_rest,
+            resting: Cell::new(false),
+            active: Cell::new(true),
+            wanted: Cell::new(false),
+            dozer: RefCell::default(),
+        }
+    }
+
+    /// Something came that a node or the writer waits for.
+    pub(crate) fn note_activity(&self) {
+        self.active.set(true);
+        self.resting.set(false);
+    }
+
+    /// Whether something came since this was last asked.
+    pub(crate) fn take_active(&self) -> bool {
+        self.active.replace(false)
+    }
+
+    /// Nothing came for long enough.
+    pub(crate) fn begin(&self) {
+        self.resting.set(self.may_rest);
+    }
+
+    /// A connection had its turn: a shard that rests dozes now.
+    pub(crate) fn handle_turn(&self) {
+        if self.resting.get() && !self.wanted.replace(true) {
+            wake(&self.dozer);
+        }
+    }
+
+    /// Dozes where it is wanted, for ever.
+    pub(crate) async fn run(&self) {
+        loop {
+            poll_fn(|context| {
+                if self.wanted.take() {
+                    return Poll::Ready(());
+                }
+                *self.dozer.borrow_mut() = Some(context.waker().clone());
+                Poll::Pending
+            })
+            .await;
+            if self.resting.get() {
+                std::thread::park_timeout(DOZE);
+            }
+        }
+    }
+
+    /// A waker that wakes `task` and ends the doze in which it may find the thread.
+    pub(crate) fn rousing(&self, task: &Waker) -> Waker {
+        Waker::from(Arc::new(Rousing { task: task.clone(), thread: self.thread.clone() }))
+    }
+}
+
+struct Rousing {
+    task: Waker,
+    thread: Thread,
+}
+
+impl Wake for Rousing {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.task.wake_by_ref();
+        self.thread.unpark();
+    }
+}
+
+fn wake(task: &RefCell<Option<Waker>>) {
+    if let Some(task) = task.borrow_mut().take() {
+        task.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn mail_ends_a_doze_and_activity_the_rest() {
+        let rest = Rest::new(true);
+        rest.begin();
+        rest.handle_turn();
+        assert!(rest.wanted.get());
+        let waker = rest.rousing(Waker::noop());
+        let rouser = std::thread::spawn(move || waker.wake());
+        let begun = Instant::now();
+        std::thread::park_timeout(Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(10), "it was not roused");
+        rouser.join().expect("the rouser");
+        rest.note_activity();
+        assert!(!rest.resting.get() && rest.take_active() && !rest.take_active());
+    }
+
+    #[test]
+    fn a_shard_that_spins_never_rests() {
+        let rest = Rest::new(false);
+        rest.begin();
+        rest.handle_turn();
+        assert!(!rest.wanted.get());
+    }
+}
