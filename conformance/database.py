@@ -1,7 +1,7 @@
 """What any client of the database does with commands: enqueue, cancel, await. Plain SQL, one driver.
 
-Owns: every statement of the conformance script. Never: a write to a table of the gateway; only the
-published functions and the views are used.
+Owns: every statement of the conformance script. Never: a write to a table of the gateway; what has
+no published function or view is only read.
 
 1. Each call is a transaction of its own (autocommit), as a simple client would have it.
 2. A result is awaited with LISTEN, and the view is read again after each notification.
@@ -110,6 +110,13 @@ class Database:
                 raise StoryFailed(f"the session of epoch {epoch} is not marked disconnected: {row}")
             # There is no notification for this; the bound above holds.
             self._connection.execute("SELECT pg_sleep(0.05)")
+
+    def events(self, node_id: str, journal_id: str) -> list:
+        """The stored events of a journal, as (seq, body), in order; tombstones have an empty body."""
+        rows = self._connection.execute(
+            "SELECT seq, body FROM events WHERE node_id = %s AND journal_id = %s ORDER BY seq", (node_id, journal_id)
+        ).fetchall()
+        return [(seq, bytes(body)) for seq, body in rows]
 
     def cancel_leftovers(self) -> None:
         """Cancels what stories enqueued and did not finish, so that the next story starts clean."""
