@@ -42,8 +42,24 @@ pub struct Health {
     pub streams: usize,
     /// Of those, the ones whose Hello has no outcome yet.
     pub pending_hellos: usize,
+    pub sweeps: SweepHealth,
     pub queues: Vec<QueueHealth>,
     pub shards: Vec<ShardHealth>,
+}
+
+/// What this gateway's sweeps have done for all gateways, since it started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SweepHealth {
+    /// Whether this gateway is the one that sweeps.
+    pub leads: bool,
+    /// Runs that came to their end.
+    pub runs: u64,
+    /// When the last one did, in seconds since 1970.
+    pub last_run_at: Option<u64>,
+    /// Commands whose time had passed.
+    pub commands_expired: u64,
+    /// Sessions of dead gateways.
+    pub sessions_reaped: u64,
 }
 
 /// One queue of the writer.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gateway_control::{
     ControlConfig, ControlHandle, Distribution, Family, Health, Label, Points, QueueHealth, ShardHealth,
-    Status, Unit, spawn,
+    Status, SweepHealth, Unit, spawn,
 };
 use gateway_core::ids::ShardId;
 use gateway_core::store::Queue;
@@ -37,6 +37,13 @@ impl Status for Gateway {
             sessions: 2,
             streams: 3,
             pending_hellos: 1,
+            sweeps: SweepHealth {
+                leads: true,
+                runs: 8,
+                last_run_at: Some(9),
+                commands_expired: 10,
+                sessions_reaped: 11,
+            },
             queues: vec![QueueHealth {
                 queue: Queue::Dispatch,
                 jobs: 6,

@@ -20,6 +20,8 @@ pub const MAX_BATCH_ENTRIES: usize = 500;
 pub const MAX_LANES_PER_PASS: usize = 4096;
 /// Commands that one dispatch pass may claim.
 pub const MAX_CLAIMS_PER_PASS: usize = 1000;
+/// Commands, or nodes, that one job of the sweeps looks at.
+pub const MAX_SWEPT_ROWS: u32 = 1000;
 /// Credits of a lane that count; a larger capacity is taken as this.
 pub const MAX_LANE_CAPACITY: u32 = 1024;
 /// Feature names in a Hello.

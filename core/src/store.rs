@@ -10,7 +10,11 @@
 //! 4. `Hellos` and `Dispatch` commit only while the lease of their proof is held, which the store
 //!    checks in the same transaction, under a lock.
 
+mod sweeps;
+
 use std::time::Duration;
+
+pub use self::sweeps::{DeadGateway, ExpiryPass, LeaderProof, ReapPass, SweepJob, SweepOutcome};
 
 use crate::close::CloseReason;
 use crate::command::CommandState;
@@ -35,12 +39,22 @@ pub enum Queue {
     Feed,
     /// Nodes' journals.
     Events,
+    /// What one gateway does for all of them.
+    Sweeps,
 }
 
 impl Queue {
     /// Every queue.
-    pub const ALL: [Self; 7] =
-        [Self::Lease, Self::Hellos, Self::Dispatch, Self::Updates, Self::Presence, Self::Feed, Self::Events];
+    pub const ALL: [Self; 8] = [
+        Self::Lease,
+        Self::Hellos,
+        Self::Dispatch,
+        Self::Updates,
+        Self::Presence,
+        Self::Feed,
+        Self::Events,
+        Self::Sweeps,
+    ];
 
     /// The queue's name in logs and metrics.
     pub const fn label(self) -> &'static str {
@@ -52,6 +66,7 @@ impl Queue {
             Self::Presence => "presence",
             Self::Feed => "feed",
             Self::Events => "events",
+            Self::Sweeps => "sweeps",
         }
     }
 }
@@ -115,6 +130,7 @@ pub enum Job {
     Events {
         entries: Vec<EventsRequest>,
     },
+    Sweep(SweepJob),
 }
 
 impl Job {
@@ -128,6 +144,7 @@ impl Job {
             Self::Presence { .. } => Queue::Presence,
             Self::Cancels { .. } => Queue::Feed,
             Self::Events { .. } => Queue::Events,
+            Self::Sweep(_) => Queue::Sweeps,
         }
     }
 }
@@ -143,6 +160,7 @@ pub enum Outcome {
     Presence(Result<Vec<PresenceOutcome>, StoreError>),
     Cancels(Result<Vec<WantedCancel>, StoreError>),
     Events(Result<Vec<EventsOutcome>, StoreError>),
+    Sweep(Result<SweepOutcome, StoreError>),
 }
 
 impl Outcome {
@@ -157,6 +175,7 @@ impl Outcome {
             Job::Presence { .. } => Self::Presence(Err(error)),
             Job::Cancels { .. } => Self::Cancels(Err(error)),
             Job::Events { .. } => Self::Events(Err(error)),
+            Job::Sweep(_) => Self::Sweep(Err(error)),
         }
     }
 
@@ -170,6 +189,7 @@ impl Outcome {
             Self::Presence(_) => Queue::Presence,
             Self::Cancels(_) => Queue::Feed,
             Self::Events(_) => Queue::Events,
+            Self::Sweep(_) => Queue::Sweeps,
         }
     }
 }

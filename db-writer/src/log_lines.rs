@@ -15,11 +15,18 @@ pub(crate) struct LogLines {
     phase: Phase,
     failing: [bool; Queue::ALL.len()],
     other_owner: Option<String>,
+    leads_sweeps: bool,
 }
 
 impl LogLines {
     pub(crate) fn new(gateway: GatewayId) -> Self {
-        Self { gateway, phase: Phase::Waiting, failing: [false; Queue::ALL.len()], other_owner: None }
+        Self {
+            gateway,
+            phase: Phase::Waiting,
+            failing: [false; Queue::ALL.len()],
+            other_owner: None,
+            leads_sweeps: false,
+        }
     }
 
     /// A job has an outcome.
@@ -69,6 +76,16 @@ impl LogLines {
         }
     }
 
+    /// Whether this gateway sweeps for all may have changed.
+    pub(crate) fn note_lead(&mut self, leads: bool) {
+        match (self.leads_sweeps, leads) {
+            (false, true) => tracing::info!(gateway = %self.gateway, "sweeping for all gateways"),
+            (true, false) => tracing::info!(gateway = %self.gateway, "no longer sweeping for all gateways"),
+            _ => {}
+        }
+        self.leads_sweeps = leads;
+    }
+
     /// The writer's phase may have changed. Gives whether it has.
     pub(crate) fn note_phase(&mut self, phase: Phase) -> bool {
         if phase == self.phase {
@@ -103,5 +120,6 @@ pub(crate) fn store_error(outcome: &Outcome) -> Option<&StoreError> {
         Outcome::Presence(result) => result.as_ref().err(),
         Outcome::Cancels(result) => result.as_ref().err(),
         Outcome::Events(result) => result.as_ref().err(),
+        Outcome::Sweep(result) => result.as_ref().err(),
     }
 }

@@ -63,7 +63,7 @@ async fn serve(mut runner: QueueRunner, mut jobs: mpsc::Receiver<(Job, Moment)>,
 
 fn entries(job: &Job) -> usize {
     match job {
-        Job::Lease(_) | Job::Cancels { .. } => 1,
+        Job::Lease(_) | Job::Cancels { .. } | Job::Sweep(_) => 1,
         Job::Hellos { entries, .. } => entries.len(),
         Job::Dispatch { wants, .. } => wants.len(),
         Job::ReadLanes { lanes, .. } => lanes.len(),

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gateway_core::store::{Queue, StoreError};
 use gateway_core::writer::{Phase, WriterCounts};
@@ -63,6 +63,15 @@ pub struct WriterStatus {
     pub fences: AtomicU64,
     pub event_batches_stored: AtomicU64,
     pub events_refused: AtomicU64,
+    /// Commands that the sweeps of this gateway made expired.
+    pub commands_expired: AtomicU64,
+    /// Sessions of dead gateways that they marked disconnected.
+    pub sessions_reaped: AtomicU64,
+    /// Runs of the sweeps that ended, and when the last one did, in seconds since 1970; 0 before.
+    pub sweeps: AtomicU64,
+    pub last_sweep_at: AtomicU64,
+    /// Whether this gateway is the one that sweeps for all.
+    pub leads_sweeps: AtomicBool,
     queues: [QueueStatus; Queue::ALL.len()],
 }
 
@@ -123,9 +132,15 @@ impl WriterStatus {
             (&self.fences, counts.fences),
             (&self.event_batches_stored, counts.event_batches_stored),
             (&self.events_refused, counts.events_refused),
+            (&self.commands_expired, counts.commands_expired),
+            (&self.sessions_reaped, counts.sessions_reaped),
         ];
         for (shown, counted) in pairs {
             shown.store(counted, Ordering::Relaxed);
+        }
+        if self.sweeps.swap(counts.sweeps, Ordering::Relaxed) != counts.sweeps {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.last_sweep_at.store(now.as_secs(), Ordering::Relaxed);
         }
     }
 

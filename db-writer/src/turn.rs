@@ -109,6 +109,8 @@ impl Loop {
         // Before the news leaves: whoever acts on it finds it counted.
         self.status.sessions.store(self.writer.sessions() as u64, Ordering::Relaxed);
         self.status.set_counts(&self.writer.counts());
+        self.status.leads_sweeps.store(self.writer.leads_sweeps(), Ordering::Relaxed);
+        self.log.note_lead(self.writer.leads_sweeps());
         self.outbox.flush_and_ring();
         self.inbox.release_bytes(self.writer.poll_released_bytes());
         self.inbox.announce_space();

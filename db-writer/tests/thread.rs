@@ -148,6 +148,7 @@ fn start_with(
             lease_ttl: Duration::from_secs(20),
             lease_renew_every: Duration::from_secs(5),
             poll_every: Duration::from_secs(1),
+            sweep_every: Duration::from_secs(5),
         },
         cpu: None,
         inbox,

@@ -97,6 +97,7 @@ impl Process {
             lease_ttl: Duration::from_secs(4),
             lease_renew_every: Duration::from_secs(1),
             poll_every: Duration::from_secs(1),
+            sweep_every: Duration::from_secs(1),
         };
         self.writer = Some(Writer::new(config, now));
     }

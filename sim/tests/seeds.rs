@@ -26,6 +26,8 @@ fn sum(seeds: std::ops::Range<u64>) -> Story {
         crashes: sum.crashes + story.crashes,
         journaled: sum.journaled + story.journaled,
         tombstones: sum.tombstones + story.tombstones,
+        expired: sum.expired + story.expired,
+        reaped: sum.reaped + story.reaped,
         simulated: sum.simulated + story.simulated,
         ..sum
     })
@@ -44,6 +46,8 @@ fn whatever_fails_every_command_ends_once_and_every_event_is_stored_once_and_in_
         all.unknown_outcomes,
         all.rejected,
         all.conflicts,
+        all.expired,
+        all.reaped,
     ];
     assert!(happened.iter().all(|times| *times > 20), "a fault that never happens tests nothing: {all:?}");
 }

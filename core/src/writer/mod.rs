@@ -29,6 +29,7 @@ mod presence;
 mod sequences;
 mod settlement;
 mod stop;
+mod sweeps;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -50,6 +51,7 @@ use self::lanes::{Ledger, Look};
 use self::lease::{Lease, LeaseChange, LeaseWish};
 use self::presence::Presence;
 use self::stop::Stop;
+use self::sweeps::Sweeps;
 use crate::close::CloseReason;
 use crate::frame::CreditChange;
 use crate::ids::{GatewayId, LeaseEpoch, NodeId, SessionEpoch, SessionKey, ShardId};
@@ -73,6 +75,8 @@ pub struct WriterConfig {
     pub lease_ttl: Duration,
     pub lease_renew_every: Duration,
     pub poll_every: Duration,
+    /// How often the gateway that leads the sweeps looks for what is due.
+    pub sweep_every: Duration,
 }
 
 /// Where the writer is in its life.
@@ -104,6 +108,12 @@ pub struct WriterCounts {
     pub event_batches_stored: u64,
     /// Events in whose place a tombstone stands.
     pub events_refused: u64,
+    /// Commands that this gateway's sweeps made expired.
+    pub commands_expired: u64,
+    /// Sessions of dead gateways that they marked disconnected.
+    pub sessions_reaped: u64,
+    /// Runs of the sweeps that came to their end.
+    pub sweeps: u64,
 }
 
 /// The machine of the writer's thread.
@@ -119,6 +129,7 @@ pub struct Writer {
     events: EventsQueue,
     presence: Presence,
     cancels: CancelFeed,
+    sweeps: Sweeps,
     stop: Stop,
     next_poll: Option<Moment>,
     to_shard: VecDeque<(ShardId, ToShard)>,
@@ -139,6 +150,7 @@ impl Writer {
             events: EventsQueue::new(),
             presence: Presence::new(),
             cancels: CancelFeed::new(),
+            sweeps: Sweeps::new(&config),
             stop: Stop::new(config.shards),
             next_poll: None,
             to_shard: VecDeque::new(),
@@ -172,7 +184,7 @@ impl Writer {
             self.observe_time(now);
         } else {
             self.observe_time(now);
-            self.take_outcome(outcome, now);
+            self.take_outcome(outcome, started, now);
         }
         self.advance_stop(now);
     }
@@ -243,6 +255,7 @@ impl Writer {
                 let look = self.may_route() && self.directory.len() > 0 && self.cancels.poll_look(now);
                 look.then(|| Job::Cancels { gateway: self.config.gateway.clone() })
             })
+            .or_else(|| self.poll_sweep_job(now))
     }
 
     /// The next message for a shard, in order.
@@ -279,6 +292,7 @@ impl Writer {
             self.events.queue().next_deadline(),
             self.presence.next_deadline(),
             self.stop.next_deadline(),
+            self.sweep_deadline(),
             routing.flatten(),
         ];
         always.into_iter().flatten().min()
@@ -314,13 +328,14 @@ impl Writer {
             Queue::Events => self.events.queue().backoff().health(),
             Queue::Presence => self.presence.queue().backoff().health(),
             Queue::Feed => self.cancels.backoff().health(),
+            Queue::Sweeps => self.sweeps.backoff().health(),
         }
     }
 
     /// Entries of a queue that wait for a batch; lanes that wait for a pass.
     pub fn queue_len(&self, queue: Queue) -> usize {
         match queue {
-            Queue::Lease | Queue::Feed => 0,
+            Queue::Lease | Queue::Feed | Queue::Sweeps => 0,
             Queue::Hellos => self.hellos.queue().len(),
             Queue::Dispatch => self.ledger.waiting(Look::Urgent) + self.ledger.waiting(Look::Patrol),
             Queue::Updates => self.updates.len(),
@@ -468,6 +483,7 @@ impl Writer {
         self.released_bytes += self.events.forsake();
         self.dispatch.forsake();
         self.cancels.forsake();
+        self.sweeps.forsake();
         self.next_poll = None;
     }
 

@@ -29,7 +29,7 @@ use crate::time::Moment;
 const BAD_ENTRIES_OF_A_SESSION: u32 = 8;
 
 impl Writer {
-    pub(super) fn take_outcome(&mut self, outcome: Outcome, now: Moment) {
+    pub(super) fn take_outcome(&mut self, outcome: Outcome, started: Moment, now: Moment) {
         match outcome {
             Outcome::Lease(_) => {}
             Outcome::Hellos(Ok(Routed::Committed(outcomes))) => self.take_hello_outcomes(outcomes, now),
@@ -56,6 +56,7 @@ impl Writer {
             Outcome::Presence(Err(error)) => self.presence.handle_failed(&error, now),
             Outcome::Cancels(Ok(wanted)) => self.take_wanted_cancels(wanted, now),
             Outcome::Cancels(Err(error)) => self.cancels.handle_failed(&error, now),
+            Outcome::Sweep(outcome) => self.take_swept(outcome, started, now),
         }
     }
 

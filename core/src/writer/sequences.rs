@@ -18,8 +18,8 @@ use crate::frame::{Command, CommandUpdate, Event};
 use crate::ids::{Attempt, EventSeq, FrameRef, LaneSeq};
 use crate::seam::EventsRequest;
 use crate::store::{
-    Claim, EventsOutcome, HelloGrant, HelloOutcome, InFlight, LaneState, LeaseOutcome, PresenceOutcome,
-    Routed, StoreError, UpdateOutcome,
+    Claim, EventsOutcome, ExpiryPass, HelloGrant, HelloOutcome, InFlight, LaneState, LeaseOutcome,
+    PresenceOutcome, Routed, StoreError, SweepJob, SweepOutcome, UpdateOutcome,
 };
 use crate::time::UnixMillis;
 
@@ -62,8 +62,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..NODES, any::<bool>()).prop_map(|(node, poke)| Op::Enqueue { node, poke }),
         5 => (0..8_usize, any::<bool>()).prop_map(|(session, end)| Op::Report { session, end }),
         3 => (0..8_usize, 1..6_u64).prop_map(|(session, count)| Op::Emit { session, count }),
-        12 => (0..7_usize, fault).prop_map(|(queue, fault)| Op::Execute { queue, fault }),
-        12 => (0..7_usize).prop_map(|queue| Op::Deliver { queue }),
+        12 => (0..Queue::ALL.len(), fault).prop_map(|(queue, fault)| Op::Execute { queue, fault }),
+        12 => (0..Queue::ALL.len()).prop_map(|queue| Op::Deliver { queue }),
         3 => (1..2_500_u64).prop_map(|millis| Op::Pass { millis }),
         1 => Just(Op::Steal),
         2 => Just(Op::GiveBack),
@@ -119,7 +119,7 @@ fn number_of(node: &NodeId) -> usize {
 impl World {
     fn new() -> Self {
         Self {
-            writer: Writer::new(config(), at(0)),
+            writer: Writer::new(WriterConfig { sweep_every: Duration::from_secs(2), ..config() }, at(0)),
             now: at(0),
             rows: Vec::new(),
             epochs: [0; NODES],
@@ -370,6 +370,26 @@ impl World {
             Job::Events { entries } => {
                 Outcome::Events(Ok(entries.iter().map(|entry| self.append(entry)).collect()))
             }
+            Job::Sweep(job) => Outcome::Sweep(Ok(self.sweep(job))),
+        }
+    }
+
+    fn sweep(&self, job: &SweepJob) -> SweepOutcome {
+        match job {
+            SweepJob::Resign { .. } => SweepOutcome::Resigned,
+            SweepJob::Lead { .. } if self.stolen => {
+                SweepOutcome::LedByOther { expires_in: Duration::from_secs(1) }
+            }
+            SweepJob::Lead { .. } => SweepOutcome::Leads { epoch: LeaseEpoch(1) },
+            _ if self.stolen => SweepOutcome::LeadLost,
+            SweepJob::Expire { from, .. } => SweepOutcome::Expired(ExpiryPass {
+                expired: 1,
+                is_full: from.0 % 2 == 0,
+                next: UnixMillis(from.0 + 1),
+                skipped: None,
+            }),
+            SweepJob::FindDead { .. } => SweepOutcome::Dead(Vec::new()),
+            SweepJob::Reap { .. } => panic!("nobody is dead"),
         }
     }
 

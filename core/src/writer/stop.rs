@@ -94,7 +94,8 @@ impl Writer {
                 && self.events.queue().is_idle()
                 && self.presence.queue().is_idle()
                 && self.hellos.queue().is_idle()
-                && !self.dispatch.is_in_flight();
+                && !self.dispatch.is_in_flight()
+                && self.sweeps.is_over();
             self.stop.advance(flushed, self.lease.is_given_up(), now);
         }
     }

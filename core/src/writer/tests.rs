@@ -49,6 +49,8 @@ pub(super) fn config() -> WriterConfig {
         lease_ttl: Duration::from_secs(20),
         lease_renew_every: Duration::from_secs(5),
         poll_every: Duration::from_secs(1),
+        // Sweeps have stories of their own.
+        sweep_every: Duration::from_secs(24 * 3600),
     }
 }
 

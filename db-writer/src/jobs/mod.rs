@@ -25,6 +25,7 @@ mod lanes;
 mod lease;
 mod presence;
 mod stored;
+mod sweeps;
 mod updates;
 
 /// One queue's connection and its jobs.
@@ -101,7 +102,7 @@ const fn job_timeout(queue: Queue) -> Duration {
     match queue {
         Queue::Lease => Duration::from_secs(6),
         Queue::Dispatch => Duration::from_secs(10),
-        Queue::Hellos | Queue::Updates | Queue::Presence | Queue::Feed | Queue::Events => {
+        Queue::Hellos | Queue::Updates | Queue::Presence | Queue::Feed | Queue::Events | Queue::Sweeps => {
             Duration::from_secs(20)
         }
     }
@@ -119,5 +120,6 @@ async fn execute(link: &mut Link, job: &Job) -> Result<Outcome, JobError> {
         }
         Job::Events { entries } => Outcome::Events(Ok(events::execute(link, entries).await?)),
         Job::Cancels { gateway } => Outcome::Cancels(Ok(cancels::execute(link, gateway).await?)),
+        Job::Sweep(job) => Outcome::Sweep(Ok(sweeps::execute(link, job).await?)),
     })
 }

@@ -145,6 +145,10 @@ fn check_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
         problems
             .push(lines.problem("dispatch.poll_every", format!("{poll} is not within \"10ms\" and \"60s\"")));
     }
+    let sweep = config.sweeps.every;
+    if !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&sweep.0) {
+        problems.push(lines.problem("sweeps.every", format!("{sweep} is not within \"100ms\" and \"300s\"")));
+    }
     if config.shards.spin.0 > Duration::from_millis(10) {
         problems.push(lines.problem("shards.spin", "is too long: spinning beyond \"10ms\" only burns a cpu"));
     }

@@ -41,6 +41,8 @@ pub struct Config {
     #[serde(default)]
     pub lease: LeaseSection,
     #[serde(default)]
+    pub sweeps: SweepsSection,
+    #[serde(default)]
     pub control: ControlSection,
     #[serde(default)]
     pub log: LogSection,
@@ -300,6 +302,19 @@ pub struct LeaseSection {
 impl Default for LeaseSection {
     fn default() -> Self {
         Self { ttl: Span::seconds(20), renew_every: Span::seconds(5) }
+    }
+}
+
+/// `[sweeps]`: what one gateway does for all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SweepsSection {
+    pub every: Span,
+}
+
+impl Default for SweepsSection {
+    fn default() -> Self {
+        Self { every: Span::seconds(5) }
     }
 }
 

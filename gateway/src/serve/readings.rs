@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gateway_control::{
-    Family, Health, Label, Points, QueueHealth, ShardHealth, Status, Unit, number, phase_label,
+    Family, Health, Label, Points, QueueHealth, ShardHealth, Status, SweepHealth, Unit, number, phase_label,
 };
 use gateway_core::admission::Admission;
 use gateway_core::ids::ShardId;
@@ -67,7 +67,7 @@ const SHARD_REFUSALS: [ShardReading; 5] = [
 
 type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
 
-const WRITER_COUNTERS: [WriterReading; 13] = [
+const WRITER_COUNTERS: [WriterReading; 16] = [
     ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
     ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
     ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
@@ -83,6 +83,9 @@ const WRITER_COUNTERS: [WriterReading; 13] = [
     ("update_conflicts", "Terminal states reported after another one", |writer| &writer.update_conflicts),
     ("updates_not_stored", "Updates rejected", |writer| &writer.updates_not_stored),
     ("fences", "Times that the lease was lost", |writer| &writer.fences),
+    ("sweeps", "Runs of the sweeps that this gateway ended, for all gateways", |writer| &writer.sweeps),
+    ("commands_expired", "Commands that its sweeps made expired", |writer| &writer.commands_expired),
+    ("sessions_reaped", "Sessions of dead gateways that its sweeps ended", |writer| &writer.sessions_reaped),
 ];
 
 impl Readings {
@@ -248,6 +251,13 @@ impl Status for Readings {
             sessions: usize::try_from(self.writer.sessions.load(Relaxed)).unwrap_or(usize::MAX),
             streams: self.streams(),
             pending_hellos: self.admission.pending_hellos(),
+            sweeps: SweepHealth {
+                leads: self.writer.leads_sweeps.load(Relaxed),
+                runs: self.writer.sweeps.load(Relaxed),
+                last_run_at: Some(self.writer.last_sweep_at.load(Relaxed)).filter(|at| *at > 0),
+                commands_expired: self.writer.commands_expired.load(Relaxed),
+                sessions_reaped: self.writer.sessions_reaped.load(Relaxed),
+            },
             queues: queues.collect(),
             shards: shards.collect(),
         }
@@ -282,6 +292,17 @@ impl Status for Readings {
                 "1 while notifications of new commands arrive",
                 u64::from(self.writer.listening.load(Relaxed)),
             ),
+            Family::gauge(
+                "leads_sweeps",
+                "1 while this gateway sweeps for all",
+                u64::from(self.writer.leads_sweeps.load(Relaxed)),
+            ),
+            Family::gauge(
+                "last_sweep_timestamp",
+                "When its last run of the sweeps ended, since 1970; 0 before",
+                self.writer.last_sweep_at.load(Relaxed),
+            )
+            .in_unit(Unit::Seconds),
         ];
         families.extend(
             WRITER_COUNTERS

@@ -336,6 +336,7 @@ fn writer_config(
         lease_ttl: config.lease.ttl.0,
         lease_renew_every: config.lease.renew_every.0,
         poll_every: config.dispatch.poll_every.0,
+        sweep_every: config.sweeps.every.0,
     })
 }
 

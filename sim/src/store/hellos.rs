@@ -27,6 +27,7 @@ impl Store {
         };
         session.epoch.0 += 1;
         session.gateway = Some(gateway.clone());
+        session.lease_epoch = self.leases.get(gateway).map(|row| row.epoch).unwrap_or_default();
         session.connected = true;
         let epoch = session.epoch;
         let listed = listed(&entry.hello.known_commands);

@@ -14,6 +14,7 @@ mod clients;
 mod commands;
 mod events;
 mod hellos;
+mod sweeps;
 
 use std::collections::BTreeMap;
 
@@ -73,6 +74,8 @@ pub struct Report {
 pub struct SessionRow {
     pub gateway: Option<GatewayId>,
     pub epoch: SessionEpoch,
+    /// Of the gateway's lease, when the session was opened.
+    pub lease_epoch: LeaseEpoch,
     pub connected: bool,
 }
 
@@ -93,6 +96,7 @@ pub struct Store {
     of_node: BTreeMap<NodeId, BTreeMap<LaneSeq, CommandId>>,
     events: BTreeMap<(NodeId, JournalId), Vec<EventRow>>,
     poison: Option<String>,
+    sweeps: sweeps::SweepTables,
 }
 
 impl Store {
@@ -140,6 +144,7 @@ impl Store {
             }
             Job::Events { entries } => self.append(entries),
             Job::Cancels { gateway } => Outcome::Cancels(Ok(self.wanted_cancels(gateway))),
+            Job::Sweep(job) => Outcome::Sweep(Ok(self.sweep(job, now))),
         }
     }
 

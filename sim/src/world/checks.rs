@@ -8,7 +8,8 @@
 //! 3. An end that was acked is what is stored.
 //! 4. Of an acked journal every event is stored, once, in its place and as it was written, or as a
 //!    tombstone if the store refuses it.
-//! 5. At the end every command has ended, every node is idle with all its events acked, and all bytes were released.
+//! 5. An attempt that a sweep expired is read by no node, before or after.
+//! 6. At the end every command has ended, every node is idle with all its events acked, and all bytes were released.
 
 use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq};
 
@@ -41,6 +42,16 @@ impl World {
         let last = self.first_seen.entry((node, lane.clone())).or_default();
         assert!(seq > *last, "seq {seq} reached node {node} after {last} on {lane}");
         *last = seq;
+    }
+
+    /// Whatever a sweep expired was pending, and so no node ever read that attempt.
+    pub(super) fn check_swept(&self) {
+        for (id, attempt) in self.store.swept() {
+            assert!(
+                !self.read.contains(&(*id, *attempt)),
+                "{id}, attempt {attempt}, was read and is expired"
+            );
+        }
     }
 
     pub(super) fn check_acks(&mut self, node: usize) {

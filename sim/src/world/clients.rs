@@ -1,4 +1,4 @@
-//! Clients, faults and the sweep: what happens to a world from outside.
+//! Clients and faults: what happens to a world from outside.
 //!
 //! Owns the plan of a history and what each of its events does. Faults act only while the world is
 //! disturbed; after that everything must come to its end.

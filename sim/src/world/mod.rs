@@ -8,7 +8,8 @@
 //! 2. At most one process believes that it holds a gateway's lease.
 //! 3. First attempts of a lane reach their node in order of seq.
 //! 4. What is acked as ended is stored so.
-//! 5. When faults end, every command ends, and every byte that was posted is released.
+//! 5. No node reads an attempt that a sweep expired.
+//! 6. When faults end, every command ends, and every byte that was posted is released.
 
 mod checks;
 mod clients;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use gateway_core::close::CloseReason;
 use gateway_core::frame::{GatewayFrame, NodeFrame};
-use gateway_core::ids::{CommandId, GatewayId, LaneName, LaneSeq, SessionKey, ShardId};
+use gateway_core::ids::{Attempt, CommandId, GatewayId, LaneName, LaneSeq, SessionKey, ShardId};
 use gateway_core::mail::Weigh;
 use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::store::Queue;
@@ -70,6 +71,9 @@ pub struct Story {
     /// Events of journals that are stored, and how many of them are tombstones.
     pub journaled: u64,
     pub tombstones: u64,
+    /// Commands that a sweep made expired, and sessions of dead gateways that one ended.
+    pub expired: u64,
+    pub reaped: u64,
     pub simulated: Duration,
 }
 
@@ -136,7 +140,6 @@ enum Event {
     Poke {
         node: usize,
     },
-    Sweep,
     Crash {
         process: usize,
     },
@@ -196,6 +199,8 @@ pub struct World {
     wires: BTreeMap<Wire, Moment>,
     first_seen: BTreeMap<(usize, LaneName), LaneSeq>,
     seen: BTreeSet<CommandId>,
+    /// Every attempt that a node has read.
+    read: BTreeSet<(CommandId, Attempt)>,
     story: Story,
 }
 
@@ -223,6 +228,7 @@ impl World {
             wires: BTreeMap::new(),
             first_seen: BTreeMap::new(),
             seen: BTreeSet::new(),
+            read: BTreeSet::new(),
             story: Story::default(),
             chance: Chance::new(chance.next()),
         };
@@ -234,7 +240,6 @@ impl World {
         }
         world.plan_clients();
         world.plan_faults();
-        world.at(Duration::from_secs(1), Event::Sweep);
         world
     }
 
@@ -252,11 +257,14 @@ impl World {
             }
         }
         assert!(self.all_has_ended(), "nothing happens any more, but: {}", self.what_is_left());
+        self.check_swept();
         for process in 0..self.processes.len() {
             self.count(process);
         }
         (self.story.journaled, self.story.tombstones) = self.store.count_events();
         self.story.executions = self.nodes.iter().map(|node| node.executions.len() as u64).sum();
+        self.story.expired = self.store.swept().len() as u64;
+        self.story.reaped = self.store.reaped();
         self.story.simulated = self.now.since(Moment::default());
         self.story
     }
@@ -349,10 +357,6 @@ impl World {
                 {
                     self.node_ended(node);
                 }
-            }
-            Event::Sweep => {
-                self.store.expire(self.clock());
-                self.at(Duration::from_secs(1), Event::Sweep);
             }
             other => self.act(other),
         }

@@ -62,7 +62,9 @@ impl World {
     }
 
     pub(super) fn node_ended(&mut self, number: usize) {
-        let wait = Duration::from_millis(self.chance.within(5..700));
+        // Some stay away for so long that their session is reaped, if its gateway died.
+        let away = self.is_disturbed() && self.chance.percent(5);
+        let wait = Duration::from_millis(self.chance.within(if away { 2_000..8_000 } else { 5..700 }));
         self.nodes[number].handle_ended(wait, self.now);
         self.pump_node(number);
     }
@@ -73,6 +75,7 @@ impl World {
             return;
         }
         if let GatewayFrame::Command(command) = &frame {
+            self.read.insert((command.id, command.attempt));
             self.check_order(node, command.id, command.attempt, &command.lane, command.seq);
         }
         self.nodes[node].handle_frame(frame, &mut self.chance, self.now);
