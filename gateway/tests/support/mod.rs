@@ -17,6 +17,7 @@ pub mod load;
 pub mod watch;
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -272,7 +273,28 @@ impl World {
             .await
             .expect("reading the ledger");
         assert!(report.is_sound(), "the ledger is not sound: {report:#?}");
+        self.verify().await;
         report
+    }
+
+    /// `gateway verify`, with the nodes' logs: what must always hold does.
+    pub async fn verify(&self) {
+        self.log.flush().expect("the nodes' log");
+        self.verify_with(&[OsStr::new("--node-logs"), self.log.path().as_os_str()]).await;
+    }
+
+    /// The same of the database alone, for stories in which a node loses what it knew.
+    pub async fn verify_rows(&self) {
+        self.verify_with(&[]).await;
+    }
+
+    async fn verify_with(&self, more: &[&OsStr]) {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_gateway"));
+        command.args(["verify", "--database-url", &self.url]).args(more);
+        let output = within(SOON * 3, "gateway verify", command.kill_on_drop(true).output()).await;
+        let output = output.expect("gateway verify runs");
+        let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "gateway verify: {}\n{told}", output.status);
     }
 }
 
