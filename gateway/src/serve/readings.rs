@@ -67,7 +67,7 @@ const SHARD_REFUSALS: [ShardReading; 5] = [
 
 type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
 
-const WRITER_COUNTERS: [WriterReading; 16] = [
+const WRITER_COUNTERS: [WriterReading; 18] = [
     ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
     ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
     ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
@@ -82,6 +82,8 @@ const WRITER_COUNTERS: [WriterReading; 16] = [
     ("updates_stored", "Updates stored", |writer| &writer.updates_stored),
     ("update_conflicts", "Terminal states reported after another one", |writer| &writer.update_conflicts),
     ("updates_not_stored", "Updates rejected", |writer| &writer.updates_not_stored),
+    ("event_batches_stored", "Batches of events acked", |writer| &writer.event_batches_stored),
+    ("events_refused", "Tombstones stored for events that could not be", |writer| &writer.events_refused),
     ("fences", "Times that the lease was lost", |writer| &writer.fences),
     ("sweeps", "Runs of the sweeps that this gateway ended, for all gateways", |writer| &writer.sweeps),
     ("commands_expired", "Commands that its sweeps made expired", |writer| &writer.commands_expired),
