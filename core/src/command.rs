@@ -3,7 +3,8 @@
 //! The database decides (under the row's lock) with the same table; the model conformance tests
 //! hold the two together.
 //!
-//! 1. A terminal state never changes.
+//! 1. A terminal state never changes; but a `Canceled` or `Expired` that was set while the mark of a
+//!    dispatch was lost (a crash of the database) yields to what the node then shows to have begun.
 //! 2. What a node knows of a command wins over what the database forgot: an update of a row that
 //!    looks `Pending` adopts it.
 //! 3. A state never goes back, but for a retryable refusal, which makes a new attempt.
@@ -85,6 +86,13 @@ impl CommandState {
             self,
             Self::Accepted | Self::Running | Self::Succeeded | Self::Failed | Self::Canceled | Self::Refused
         )
+    }
+
+    /// Whether this end, of a row whose attempt has no mark of a dispatch, yields to a node that has the
+    /// command in `reported`: the mark was lost, and the command has begun.
+    pub const fn yields_to(self, reported: Self) -> bool {
+        matches!(self, Self::Canceled | Self::Expired)
+            && (reported.is_in_flight() || matches!(reported, Self::Succeeded | Self::Failed))
     }
 
     /// What a report of `reported` does to a row in this state.

@@ -313,6 +313,9 @@ pub struct LaneRead {
     pub node: NodeId,
     pub epoch: SessionEpoch,
     pub lane: LaneName,
+    /// What this gateway has sent and not heard the end of. Where such a row looks pending, a crash of the
+    /// database lost the mark of its dispatch; it gets it back, before anything is read.
+    pub sent: Vec<(CommandId, Attempt)>,
 }
 
 /// What is stored of a lane now; slot for slot with the lanes read.

@@ -53,7 +53,7 @@ wanted AS MATERIALIZED (
 )
 SELECT c.node_id AS "node_id!", c.id AS "id!", c.seq AS "seq!", c.lane AS "lane!", c.kind AS "kind!",
        CASE WHEN w.listed < c.attempt THEN c.payload END AS "payload?", c.state::text AS "state!", c.attempt AS "attempt!",
-       unix_millis(c.not_after) AS "not_after?", coalesce(c.not_after <= compute_now(), false) AS "too_late!",
+       c.dispatched_at IS NOT NULL AS "marked!", unix_millis(c.not_after) AS "not_after?", coalesce(c.not_after <= compute_now(), false) AS "too_late!",
        c.cancel_requested_at IS NOT NULL AS "cancel_requested!", c.cancel_reason AS "cancel_reason?"
 FROM (SELECT w.* FROM wanted w ORDER BY w.node_id, w.id) w
 CROSS JOIN LATERAL (

@@ -59,7 +59,7 @@ changed AS (
     UPDATE commands c
     SET state = a.state, attempt = a.attempt,
         -- Adopted: the lane's order is not to be inferred from it.
-        deferred = c.deferred OR c.state = 'pending',
+        deferred = c.deferred OR c.phase <> 'f',
         dispatched_at = coalesce(c.dispatched_at, compute_now()),
         accepted_at = CASE WHEN a.state = 'accepted' THEN coalesce(c.accepted_at, compute_now()) ELSE c.accepted_at END,
         started_at = CASE WHEN a.state = 'running' THEN coalesce(c.started_at, compute_now()) ELSE c.started_at END,

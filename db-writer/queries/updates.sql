@@ -15,6 +15,9 @@ decided AS MATERIALIZED (
            CASE
                WHEN l.state IS NULL THEN 'unknown'
                WHEN a.attempt < l.attempt THEN 'old'
+               -- Canceled or expired while the mark of its dispatch was lost: it yields to what has begun.
+               WHEN l.state IN ('canceled', 'expired') AND l.dispatched_at IS NULL
+                    AND a.state IN ('accepted', 'running', 'succeeded', 'failed') THEN 'apply'
                WHEN l.state >= 'succeeded' AND l.state = a.state THEN 'repeat'
                WHEN l.state >= 'succeeded' THEN 'conflict'
                WHEN a.state = 'refused' AND a.retryable AND a.attempt < l.max_attempts
@@ -27,7 +30,7 @@ decided AS MATERIALIZED (
     FROM asked a
     -- In the order of `asked`, which is that of all locks.
     LEFT JOIN LATERAL (
-        SELECT c.state, c.attempt, c.max_attempts, c.lane, c.cancel_requested_at
+        SELECT c.state, c.attempt, c.max_attempts, c.lane, c.cancel_requested_at, c.dispatched_at
         FROM commands c
         WHERE c.node_id = a.node_id AND c.id = a.id
         FOR UPDATE
@@ -37,8 +40,8 @@ written AS (
     UPDATE commands c
     SET state = CASE WHEN d.verdict = 'retry' THEN 'pending' ELSE d.state END,
         attempt = CASE WHEN d.verdict = 'retry' THEN d.attempt + 1 ELSE d.attempt END,
-        -- Adopted while it looked pending, or to be tried again: no longer one of the first attempts.
-        deferred = c.deferred OR d.verdict = 'retry' OR d.stored = 'pending',
+        -- Adopted while it looked pending (or ended), or to be tried again: no longer one of the first attempts.
+        deferred = c.deferred OR d.verdict = 'retry' OR d.stored = 'pending' OR d.stored >= 'succeeded',
         not_before = CASE
             WHEN d.verdict = 'retry' THEN compute_now() + least(2 ^ least(d.attempt - 1, 20), 300) * interval '1 s'
             ELSE c.not_before

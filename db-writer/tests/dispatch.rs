@@ -197,7 +197,12 @@ async fn a_lane_is_read_anew_with_all_that_is_in_flight() {
     dispatch(&mut runner, &proof, vec![want("n1", session.epoch, "a", 3)]).await;
     let entries = vec![update("n1", first, 1, CommandState::Succeeded)];
     db.runner(Queue::Updates).run(&Job::Updates { entries }).await;
-    let read = |lane_name: &str| LaneRead { node: node("n1"), epoch: session.epoch, lane: lane(lane_name) };
+    let read = |lane_name: &str| LaneRead {
+        node: node("n1"),
+        epoch: session.epoch,
+        lane: lane(lane_name),
+        sent: Vec::new(),
+    };
     let job = Job::ReadLanes { proof: proof.clone(), lanes: vec![read("b"), read("a")] };
     let outcome = runner.run(&job).await;
     let Outcome::LanesRead(Ok(Routed::Committed(states))) = outcome else { panic!("{outcome:?}") };

@@ -43,7 +43,8 @@ async fn a_dispatch_whose_connection_is_lost_has_an_unknown_outcome() {
     assert!(matches!(outcome, Outcome::Dispatch(Err(StoreError::OutcomeUnknown(_)))), "{outcome:?}");
     run(&mut holder, "COMMIT").await;
     // It is resolved by reading, on a new connection of the same queue.
-    let lanes = vec![LaneRead { node: node("n1"), epoch: session.epoch, lane: lane("default") }];
+    let lanes =
+        vec![LaneRead { node: node("n1"), epoch: session.epoch, lane: lane("default"), sent: Vec::new() }];
     let outcome = runner.run(&Job::ReadLanes { proof: proof.clone(), lanes }).await;
     let Outcome::LanesRead(Ok(Routed::Committed(states))) = outcome else { panic!("{outcome:?}") };
     assert_eq!(states[0].in_flight, []);

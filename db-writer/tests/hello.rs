@@ -142,18 +142,24 @@ async fn what_the_node_lists_is_adopted_whatever_the_row_says() {
     let untouched = db.enqueue("n1", "default").await;
     let ended = db.enqueue("n1", "default").await;
     let other_nodes = db.enqueue("n2", "default").await;
-    run(&mut db.sql, &format!("SELECT cancel_command('n1', '{ended}')")).await;
+    // Pending when it was canceled, as its mark was lost too.
+    let taken_back = db.enqueue("n1", "default").await;
+    run(&mut db.sql, &format!("UPDATE commands SET state = 'succeeded' WHERE id = '{ended}'")).await;
+    run(&mut db.sql, &format!("SELECT cancel_command('n1', '{taken_back}')")).await;
     let known = [
         (lost_mark, 1, CommandState::Running),
+        (taken_back, 1, CommandState::Running),
         (ended, 1, CommandState::Running),
         (other_nodes, 1, CommandState::Running),
         (CommandId(uuid::Uuid::new_v4()), 1, CommandState::Accepted),
     ];
     let grant = say(&db, &proof, &known).await;
-    assert_eq!(grant.in_flight.iter().map(|held| held.id).collect::<Vec<_>>(), [lost_mark]);
+    assert_eq!(grant.in_flight.iter().map(|held| held.id).collect::<Vec<_>>(), [lost_mark, taken_back]);
+    assert_eq!(grant.cancels.iter().map(|cancel| cancel.id).collect::<Vec<_>>(), [taken_back]);
     assert_eq!(grant.replays, []);
     assert_eq!(db.state(lost_mark).await, "running");
-    assert_eq!(db.state(ended).await, "canceled");
+    assert_eq!(db.state(taken_back).await, "running");
+    assert_eq!(db.state(ended).await, "succeeded");
     assert_eq!(db.state(other_nodes).await, "pending");
     // The adopted one says nothing of those before or behind it.
     assert_eq!((grant.cursors, grant.has_pending), (vec![LaneSeq(0)], true));
@@ -162,7 +168,7 @@ async fn what_the_node_lists_is_adopted_whatever_the_row_says() {
     assert_eq!(ids(&claims), [untouched]);
     // And it is found again by the next Hello.
     let grant = say(&db, &proof, &[(untouched, 1, CommandState::Dispatched)]).await;
-    assert_eq!(grant.replays.iter().map(|command| command.id).collect::<Vec<_>>(), [lost_mark]);
+    assert_eq!(grant.replays.iter().map(|command| command.id).collect::<Vec<_>>(), [lost_mark, taken_back]);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ mod support;
 
 use support::*;
 
-const QUERIES: [(&str, &str); 22] = [
+const QUERIES: [(&str, &str); 23] = [
     ("cancels", include_str!("../queries/cancels.sql")),
     ("dispatch", DISPATCH),
     ("events_journals", include_str!("../queries/events_journals.sql")),
@@ -20,6 +20,7 @@ const QUERIES: [(&str, &str); 22] = [
     ("hello_write", include_str!("../queries/hello_write.sql")),
     ("lanes_lock", include_str!("../queries/lanes_lock.sql")),
     ("lanes_read", include_str!("../queries/lanes_read.sql")),
+    ("lanes_remark", include_str!("../queries/lanes_remark.sql")),
     ("lease_lock", include_str!("../queries/lease_lock.sql")),
     ("lease_release", include_str!("../queries/lease_release.sql")),
     ("lease_renew", include_str!("../queries/lease_renew.sql")),

@@ -29,7 +29,13 @@ async fn every_state_and_report_ends_as_the_core_says() {
     for before in CommandState::ALL {
         for reported in reportable() {
             let id = db.enqueue("n1", "default").await;
-            run(&mut db.sql, &format!("UPDATE commands SET state = '{before}' WHERE id = '{id}'")).await;
+            run(
+                &mut db.sql,
+                &format!(
+                    "UPDATE commands SET state = '{before}', dispatched_at = compute_now() WHERE id = '{id}'"
+                ),
+            )
+            .await;
             entries.push(update("n1", id, 1, reported));
             let after = match before.on_report(reported) {
                 Transition::Apply => reported,

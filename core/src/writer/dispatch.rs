@@ -9,7 +9,10 @@
 //!    bounded number a pass, so that a poll of all lanes never delays a poked one by more than that.
 //! 3. Only returned claims debit. After an unknown outcome the pass's lanes are frozen until read;
 //!    what is found in flight there and was never sent is sent then.
-//! 4. A claim whose command is known to be terminal by now, or whose session is gone, is not sent:
+//! 4. A connection that was lost may mean a crash, and a crash may have lost marks of dispatches that
+//!    did not wait for the disk. So every lane with something in flight is read then, which gives
+//!    those marks back, and no pass starts before all are.
+//! 5. A claim whose command is known to be terminal by now, or whose session is gone, is not sent:
 //!    the row stays as it is, and the next Hello replays it.
 
 use std::collections::BTreeMap;
@@ -26,6 +29,8 @@ use crate::time::Moment;
 
 /// Lanes of a pass that are only polled.
 const PATROL_LANES_PER_PASS: usize = 256;
+/// Lanes that one job reads, each with all that is in flight on it.
+const MAX_LANES_PER_READ: usize = 1_000;
 /// A lane may ask for as much even where many wait, so that a pass is worth its round trip.
 const LEAST_SHARE: usize = 16;
 
@@ -90,11 +95,14 @@ impl Dispatch {
             let (wants, asked) = self.plan(ledger)?;
             (Job::Dispatch { proof, wants }, Flight::Pass(asked))
         } else {
-            let lanes = self.unread.iter().filter_map(|id| {
+            let rest = self.unread.split_off(self.unread.len().min(MAX_LANES_PER_READ));
+            let read = std::mem::replace(&mut self.unread, rest);
+            let lanes = read.iter().filter_map(|id| {
                 let lane = ledger.get(*id)?;
-                Some(LaneRead { node: lane.node.clone(), epoch: lane.epoch, lane: lane.name.clone() })
+                let (node, name) = (lane.node.clone(), lane.name.clone());
+                Some(LaneRead { node, epoch: lane.epoch, lane: name, sent: lane.held().collect() })
             });
-            (Job::ReadLanes { proof, lanes: lanes.collect() }, Flight::Read(std::mem::take(&mut self.unread)))
+            (Job::ReadLanes { proof, lanes: lanes.collect() }, Flight::Read(read))
         };
         self.overlap.clear();
         self.in_flight = Some(flight);
@@ -190,12 +198,16 @@ impl Dispatch {
         }
         match flight {
             _ if was_forsaken => {}
-            Some(Flight::Read(lanes)) => self.unread = lanes,
+            Some(Flight::Read(lanes)) => {
+                self.unread.extend(lanes);
+                self.read_what_is_held(ledger);
+            }
             Some(Flight::Pass(asked)) if matches!(error, StoreError::OutcomeUnknown(_)) => {
                 for Asked { lane, .. } in asked {
                     ledger.freeze(lane);
                     self.unread.push(lane);
                 }
+                self.read_what_is_held(ledger);
             }
             Some(Flight::Pass(mut asked)) if rejected => {
                 if let [alone] = asked[..] {
@@ -212,6 +224,14 @@ impl Dispatch {
             }
             None => {}
         }
+    }
+
+    /// The connection may have been lost by a crash.
+    fn read_what_is_held(&mut self, ledger: &mut Ledger) {
+        for Asked { lane, look, .. } in std::mem::take(&mut self.again).into_iter().flatten() {
+            ledger.return_to_front(lane, look);
+        }
+        self.unread.extend(ledger.freeze_holding());
     }
 
     /// The job in flight is over, and it counts: `None` where it was forsaken.

@@ -84,6 +84,11 @@ impl Lane {
         self.capacity.saturating_sub(self.in_flight().0).min(u32::try_from(room).unwrap_or(u32::MAX))
     }
 
+    /// What is in flight, as far as it is known here.
+    pub(super) fn held(&self) -> impl Iterator<Item = (CommandId, Attempt)> {
+        self.in_flight.iter().map(|(id, attempt)| (*id, *attempt))
+    }
+
     fn note_reported(&mut self, id: CommandId) {
         self.unreported_bytes -= self.unreported.remove(&id).unwrap_or(0);
     }
@@ -200,6 +205,20 @@ impl Ledger {
         }
         spent.iter().for_each(|id| self.freeze(*id));
         spent
+    }
+
+    /// Freezes every lane with something in flight, and gives them: what the database knows of it may be
+    /// less than what is known here.
+    pub(super) fn freeze_holding(&mut self) -> Vec<LaneId> {
+        let mut holding = Vec::new();
+        for (index, slot) in self.slots.iter().enumerate() {
+            let Some(lane) = &slot.lane else { continue };
+            if !lane.in_flight.is_empty() && !lane.frozen {
+                holding.push(LaneId { index: index as u32, generation: slot.generation });
+            }
+        }
+        holding.iter().for_each(|id| self.freeze(*id));
+        holding
     }
 
     /// The node announced another capacity.

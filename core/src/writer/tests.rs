@@ -19,8 +19,8 @@ use crate::command::CommandState;
 use crate::frame::{CancelCommand, Command, CommandUpdate, RejectCode};
 use crate::ids::{Attempt, Credits, EventSeq, FrameRef, LaneSeq};
 use crate::store::{
-    Claim, HelloGrant, HelloOutcome, InFlight, LaneState, LaneWant, LeaseOutcome, PresenceOutcome, Routed,
-    StoreError, UpdateOutcome, WantedCancel,
+    Claim, HelloGrant, HelloOutcome, InFlight, LaneRead, LaneState, LaneWant, LeaseOutcome, PresenceOutcome,
+    Routed, StoreError, UpdateOutcome, WantedCancel,
 };
 use crate::time::UnixMillis;
 
@@ -520,6 +520,44 @@ fn after_an_unknown_outcome_a_lane_is_frozen_until_it_is_read() {
     assert_eq!(desk.news(), ["1: stored succeeded", "1: commands 2"]);
     let wants = desk.pass();
     assert_eq!((wants[0].free, wants[0].cursor), (Credits(2), LaneSeq(2)));
+}
+
+#[test]
+fn after_a_lost_connection_all_that_was_sent_is_asserted_before_anything_is_dispatched() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 3)]);
+    desk.enter("b", 2, 1, &[("main", 3)]);
+    desk.enter("c", 3, 1, &[("main", 3)]);
+    desk.poke("a");
+    desk.pass();
+    desk.outcome(claims("a", 1, [1, 2]));
+    assert_eq!(desk.news(), ["1: commands 1 2"]);
+    desk.poke("b");
+    desk.pass();
+    // The pass was about the second node's lane; the crash may have lost marks of the first's.
+    desk.outcome(Outcome::Dispatch(Err(StoreError::OutcomeUnknown("the server crashed".into()))));
+    desk.poke("c");
+    desk.at(50);
+    let Some(Job::ReadLanes { lanes, .. }) = desk.job() else { panic!("the lanes must be read first") };
+    let sent = |lane: &LaneRead| (lane.node.as_str().to_owned(), lane.sent.len());
+    let mut asserted: Vec<_> = lanes.iter().map(sent).collect();
+    asserted.sort();
+    assert_eq!(asserted, [("a".to_owned(), 2), ("b".to_owned(), 0)]);
+    assert!(desk.has_no_pass(), "not before the reading's outcome");
+    // It fails too, and goes again whole.
+    desk.outcome(Outcome::LanesRead(Err(away())));
+    desk.at(500);
+    let Some(Job::ReadLanes { lanes: again, .. }) = desk.job() else {
+        panic!("the lanes must be read first")
+    };
+    assert_eq!(again.len(), lanes.len());
+    let state = |lane: &LaneRead| LaneState {
+        in_flight: lane.sent.iter().map(|(id, _)| command(id.0.as_u128(), "main", 1)).collect(),
+        cursor: LaneSeq(0),
+    };
+    desk.outcome(Outcome::LanesRead(Ok(Routed::Committed(again.iter().map(state).collect()))));
+    assert_eq!(desk.news(), [] as [&str; 0], "what was sent is not sent again");
+    assert_eq!(desk.pass().len(), 3);
 }
 
 #[test]

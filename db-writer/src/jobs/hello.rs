@@ -21,7 +21,7 @@ use gateway_core::time::UnixMillis;
 use uuid::Uuid;
 
 use super::JobError;
-use super::hello_fate::{Fate, fate};
+use super::hello_fate::{Fate, Row, fate};
 use super::stored::{StoredCommand, bigint, command_state, corrupt, counter, integer, lane_name, number};
 use crate::connection::Link;
 
@@ -174,7 +174,8 @@ async fn read_commands(link: &mut Link, granted: &[&HelloRequest]) -> Result<Vec
         let state = command_state(&row.state)?;
         let attempt = Attempt(number(row.attempt));
         let lane = lane_name(&row.lane)?;
-        let decided = fate(state, attempt, row.too_late, known.get(&id).copied());
+        let decided =
+            fate(Row { state, attempt, marked: row.marked, too_late: row.too_late }, known.get(&id).copied());
         let change = |state, attempt, sent_again| Change { id: row.id, state, attempt, sent_again };
         let now_attempt = match decided {
             Fate::Rest => continue,

@@ -64,6 +64,11 @@ pub enum Op {
     Cancels {
         gateway: u8,
     },
+    /// A crash of the database that loses the marks of the lane's last dispatches.
+    LoseMarks {
+        node: u8,
+        lane: u8,
+    },
 }
 
 /// The lease as this owner had it last: held, lost, or never had.
@@ -160,6 +165,7 @@ fn operation() -> impl Strategy<Value = Op> {
         2 => (0..GATEWAYS, prop::collection::vec(sign(), 1..4))
             .prop_map(|(gateway, entries)| Op::Presence { gateway, entries }),
         1 => (0..GATEWAYS).prop_map(|gateway| Op::Cancels { gateway }),
+        2 => (0..NODES, 0..LANES).prop_map(|(node, lane)| Op::LoseMarks { node, lane }),
     ]
 }
 

@@ -34,6 +34,7 @@ pub struct Pair<'a> {
     now: UnixMillis,
     enqueued: Vec<(NodeId, CommandId)>,
     epochs: BTreeMap<(u8, u8), LeaseEpoch>,
+    claimed: BTreeMap<CommandId, Attempt>,
 }
 
 /// Where the two differ.
@@ -55,7 +56,16 @@ impl<'a> Pair<'a> {
             postgres.register(&node).await;
             model.register_node(node);
         }
-        Self { postgres, model, prefix, number, now, enqueued: Vec::new(), epochs: BTreeMap::new() }
+        Self {
+            postgres,
+            model,
+            prefix,
+            number,
+            now,
+            enqueued: Vec::new(),
+            epochs: BTreeMap::new(),
+            claimed: BTreeMap::new(),
+        }
     }
 
     /// Takes both through the sequence, then compares all rows.
@@ -81,6 +91,12 @@ impl<'a> Pair<'a> {
                 let stored = self.postgres.cancel(&node, id, &reason).await;
                 let expected = self.model.cancel(&node, id, &reason).map(|state| state.to_string());
                 same(&stored, &expected)
+            }
+            Op::LoseMarks { node, lane } => {
+                let node = self.node(*node);
+                let lost = self.model.lose_marks(&node, &lane_of(*lane));
+                self.postgres.lose_marks(&node, &lost).await;
+                Ok(())
             }
             job => {
                 let Some(job) = self.job(job) else { return Ok(()) };
@@ -153,7 +169,13 @@ impl<'a> Pair<'a> {
             Op::ReadLanes { proof, lanes } => {
                 let read = |(node, lane): &(u8, u8)| {
                     let node = self.node(*node);
-                    LaneRead { epoch: self.epoch(&node, Epoch::Current), node, lane: lane_of(*lane) }
+                    let lane = lane_of(*lane);
+                    LaneRead {
+                        epoch: self.epoch(&node, Epoch::Current),
+                        sent: self.sent(&node, &lane),
+                        node,
+                        lane,
+                    }
                 };
                 Job::ReadLanes { proof: self.proof(*proof), lanes: lanes.iter().map(read).collect() }
             }
@@ -173,12 +195,15 @@ impl<'a> Pair<'a> {
                 Job::Presence { gateway: self.gateway(*gateway), entries }
             }
             Op::Cancels { gateway } => Job::Cancels { gateway: self.gateway(*gateway) },
-            Op::Tick(_) | Op::Enqueue { .. } | Op::Cancel { .. } => return None,
+            Op::Tick(_) | Op::Enqueue { .. } | Op::Cancel { .. } | Op::LoseMarks { .. } => return None,
         })
     }
 
     /// A process keeps the epoch that it was given, whoever holds the lease now.
     fn remember(&mut self, job: &Job, outcome: &Outcome) {
+        if let Outcome::Dispatch(Ok(Routed::Committed(claims))) = outcome {
+            self.claimed.extend(claims.iter().map(|claim| (claim.command.id, claim.command.attempt)));
+        }
         let Job::Lease(LeaseJob::Acquire { gateway, owner, .. }) = job else { return };
         let Outcome::Lease(Ok(LeaseOutcome::Held { epoch })) = outcome else { return };
         for which in 0..GATEWAYS {
@@ -219,6 +244,12 @@ impl<'a> Pair<'a> {
 
     fn row(&self, id: CommandId) -> Option<&CommandRow> {
         self.model.commands().get(&id)
+    }
+
+    /// What was claimed of a lane, whatever became of it.
+    fn sent(&self, node: &NodeId, lane: &LaneName) -> Vec<(CommandId, Attempt)> {
+        let of_lane = |id| self.row(id).is_some_and(|row| row.node == *node && row.lane == *lane);
+        self.claimed.iter().filter(|(id, _)| of_lane(**id)).map(|(id, attempt)| (*id, *attempt)).collect()
     }
 
     fn attempt(&self, id: CommandId, which: Try) -> Attempt {

@@ -114,6 +114,15 @@ impl Postgres {
         }
     }
 
+    pub async fn lose_marks(&mut self, node: &NodeId, commands: &[CommandId]) {
+        for id in commands {
+            let lose = format!(
+                "UPDATE commands SET state = 'pending', dispatched_at = NULL WHERE node_id = '{node}' AND id = '{id}'"
+            );
+            run(&mut self.sql, &lose).await;
+        }
+    }
+
     /// The rows of this prefix, each as a line, by what they are of.
     pub async fn rows(&mut self, prefix: &str) -> BTreeMap<String, String> {
         let mut rows = BTreeMap::new();

@@ -102,6 +102,24 @@ impl Store {
         Some(row.state)
     }
 
+    /// What a crash of the database does to dispatches that did not wait for the disk: of a lane, those
+    /// after the last of which more is stored lose their mark. Gives which.
+    pub fn lose_marks(&mut self, node: &NodeId, lane: &LaneName) -> Vec<CommandId> {
+        let of_lane = |row: &CommandRow| row.node == *node && row.lane == *lane && !row.deferred;
+        let rows = self.commands.values().filter(|row| of_lane(row));
+        let stored = rows.filter(|row| row.dispatched && row.state != CommandState::Dispatched);
+        let last = stored.map(|row| row.seq).max().unwrap_or_default();
+        let mut lost = Vec::new();
+        for (id, row) in self.commands.iter_mut().filter(|(_, row)| of_lane(row) && row.seq > last) {
+            if row.state == CommandState::Dispatched {
+                row.state = CommandState::Pending;
+                row.dispatched = false;
+                lost.push(*id);
+            }
+        }
+        lost
+    }
+
     /// The sweep: what is pending past its time expires.
     pub fn expire(&mut self, now: UnixMillis) {
         for row in self.commands.values_mut() {

@@ -76,7 +76,18 @@ impl Store {
         }
     }
 
-    pub(super) fn read_lane(&self, lane: &LaneRead) -> LaneState {
+    /// Marks that a crash lost are set again, then the lane is read.
+    pub(super) fn read_lane(&mut self, gateway: &GatewayId, lane: &LaneRead) -> LaneState {
+        let session = self.sessions.get(&lane.node);
+        let own = session.is_some_and(|row| row.epoch == lane.epoch && row.gateway.as_ref() == Some(gateway));
+        for (id, attempt) in lane.sent.iter().filter(|_| own) {
+            let row = self.commands.get_mut(id).filter(|row| row.node == lane.node);
+            if let Some(row) = row.filter(|row| row.state == CommandState::Pending && row.attempt == *attempt)
+            {
+                row.set_state(CommandState::Dispatched);
+                row.dispatched = true;
+            }
+        }
         LaneState {
             in_flight: self
                 .in_flight(&lane.node, &lane.lane)
@@ -101,6 +112,9 @@ impl Store {
         };
         if update.attempt < row.attempt {
             return UpdateOutcome::OldAttempt { current: row.attempt };
+        }
+        if !row.dispatched && row.state.yields_to(update.state) {
+            row.reopen();
         }
         // A later attempt is news, whatever it says: the row's own attempt is over.
         let transition = match row.state.on_report(update.state) {

@@ -87,6 +87,10 @@ fn listed(known: &[KnownCommand]) -> BTreeMap<CommandId, KnownCommand> {
 
 /// Changes the row as the Hello demands. `Some` while it is in flight; true where it is sent again.
 fn settle(row: &mut CommandRow, known: Option<&KnownCommand>, now: UnixMillis) -> Option<bool> {
+    let has_begun = |known: &KnownCommand| known.attempt >= row.attempt && row.state.yields_to(known.state);
+    if !row.dispatched && known.is_some_and(has_begun) {
+        row.reopen();
+    }
     if row.state.is_terminal() {
         return None;
     }

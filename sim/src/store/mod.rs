@@ -6,7 +6,7 @@
 //! 1. A job commits whole at one instant; jobs never interleave. What PostgreSQL reaches by locks
 //!    is here by construction, so a difference in an outcome is a fault of the locks or of SQL.
 //! 2. Routing jobs commit only under the lease of their proof, unexpired.
-//! 3. A terminal row never changes; epochs only rise; in flight after a pass that claimed is at
+//! 3. A terminal row never changes (but see `CommandState::yields_to`); epochs only rise; in flight after a pass that claimed is at
 //!    most the capacity that the pass stated. These are asserted here, at each commit.
 //! 4. Time is the database's clock, in milliseconds, and comes as an argument.
 
@@ -127,9 +127,9 @@ impl Store {
                 claims.sort_by(|a, b| (&a.node, a.command.seq).cmp(&(&b.node, b.command.seq)));
                 claims
             }))),
-            Job::ReadLanes { proof, lanes } => Outcome::LanesRead(Ok(
-                self.routed(proof, now, |store| lanes.iter().map(|lane| store.read_lane(lane)).collect())
-            )),
+            Job::ReadLanes { proof, lanes } => Outcome::LanesRead(Ok(self.routed(proof, now, |store| {
+                lanes.iter().map(|lane| store.read_lane(&proof.gateway, lane)).collect()
+            }))),
             Job::Updates { entries } => {
                 let poisoned = |entry: &gateway_core::seam::UpdateRequest| {
                     self.poison.is_some() && entry.update.progress == self.poison
@@ -264,6 +264,12 @@ impl Store {
 impl CommandRow {
     fn is_too_late(&self, now: UnixMillis) -> bool {
         self.not_after.is_some_and(|end| end <= now)
+    }
+
+    /// It was canceled or expired while the mark of its dispatch was lost, and had begun.
+    fn reopen(&mut self) {
+        assert!(self.state.is_terminal() && !self.dispatched, "only an end that nobody was sent is undone");
+        self.state = CommandState::Pending;
     }
 
     fn set_state(&mut self, state: CommandState) {
