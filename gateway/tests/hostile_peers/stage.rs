@@ -61,7 +61,8 @@ impl Stage {
     /// With `extra` TOML; the shard is one, so that all peers are on it.
     pub async fn open(story: &str, extra: &str) -> Self {
         let world = World::new(story).await;
-        let mut options = world.options("g", extra);
+        // The first sweep opens a connection that the baseline below would not know.
+        let mut options = world.options("g", &format!("{extra}\n[sweeps]\nevery = '300s'\n"));
         options.shards = Some(1);
         let gateway = world.start(options).await;
         let mut database = world.connect().await;
