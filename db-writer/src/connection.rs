@@ -27,6 +27,7 @@ const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
 pub(crate) struct Link {
     pub(crate) sql: PgConnection,
     pub(crate) stage: Stage,
+    in_transaction: bool,
     backend: Backend,
 }
 
@@ -41,19 +42,27 @@ impl Link {
     /// Opens a transaction.
     pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         self.stage = Stage::Safe;
+        self.in_transaction = true;
         sqlx::raw_sql("BEGIN").execute(&mut self.sql).await.map(drop)
     }
 
     /// Commits it. A failure from here on may have committed.
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
         self.stage = Stage::Committing;
-        sqlx::raw_sql("COMMIT").execute(&mut self.sql).await.map(drop)
+        sqlx::raw_sql("COMMIT").execute(&mut self.sql).await?;
+        self.in_transaction = false;
+        Ok(())
     }
 
-    /// Gives it up.
+    /// Gives it up. Where none is open it only asks whether the connection still answers.
     pub(crate) async fn roll_back(&mut self) -> Result<(), sqlx::Error> {
         self.stage = Stage::Safe;
-        sqlx::raw_sql("ROLLBACK").execute(&mut self.sql).await.map(drop)
+        if self.in_transaction {
+            sqlx::raw_sql("ROLLBACK").execute(&mut self.sql).await?;
+            self.in_transaction = false;
+            return Ok(());
+        }
+        self.sql.ping().await
     }
 
     /// The connection for one statement that commits by itself.
@@ -138,7 +147,7 @@ impl Connector {
             sqlx::raw_sql(sqlx::AssertSqlSafe(self.settings.clone())).execute(&mut sql).await?;
             let backend = own_backend(&mut sql).await?;
             end_backends(&mut sql, &mut self.lost).await?;
-            Ok::<_, sqlx::Error>(Link { sql, stage: Stage::Safe, backend })
+            Ok::<_, sqlx::Error>(Link { sql, stage: Stage::Safe, in_transaction: false, backend })
         };
         match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
             Ok(Ok(link)) => Ok(link),

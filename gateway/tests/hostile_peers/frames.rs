@@ -43,7 +43,11 @@ async fn wrong_first_frames(peer: &Target) {
     let first: [Bytes; 5] = [
         framed(beat),
         framed(Frame::Goodbye(Goodbye::default())),
-        framed(Frame::EventBatch(EventBatch { r#ref: 1, ..EventBatch::default() })),
+        framed(Frame::EventBatch(EventBatch {
+            r#ref: 1,
+            journal_id: "journal".to_owned(),
+            ..EventBatch::default()
+        })),
         framed(Frame::TunnelRefused(TunnelRefused::default())),
         // No arm at all, or one that this gateway does not know.
         message(b""),

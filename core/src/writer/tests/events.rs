@@ -1,4 +1,6 @@
 //! Stories of events in the writer: resends, a bad event among good ones, a database that is away.
+//!
+//! 1. A session is answered after the commit, once a batch, with the cursor.
 
 use super::super::testing::events_batch;
 use super::*;
