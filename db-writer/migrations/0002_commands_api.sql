@@ -214,6 +214,11 @@ CREATE FUNCTION cancel_command(node_id text, id uuid, reason text DEFAULT '') RE
 DECLARE
     stored command_state;
 BEGIN
+    -- It goes to the node in one frame, again at every Hello.
+    IF octet_length(reason) > 4096 THEN
+        RAISE EXCEPTION 'cancel: the reason has % bytes; at most 4096 are delivered', octet_length(reason)
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Say it in a sentence.';
+    END IF;
     SELECT c.state INTO stored FROM commands c
         WHERE c.node_id = cancel_command.node_id AND c.id = cancel_command.id FOR UPDATE;
     IF NOT FOUND THEN

@@ -184,6 +184,10 @@ async fn a_cancellation_says_where_the_command_is() {
     let entries = vec![update("n1", running, 1, CommandState::Running)];
     db.runner(Queue::Updates).run(&Job::Updates { entries }).await;
     assert_eq!(text(&mut db.sql, &format!("SELECT cancel_command('n1', '{running}')")).await, "running");
+    // A node could not read a longer one, at no Hello.
+    let endless = format!("SELECT cancel_command('n1', '{running}', repeat('r', 4097))");
+    let (code, message) = refused(&mut db.sql, &endless).await;
+    assert!(code == "54000" && message.contains("4097 bytes"), "{code} {message}");
     let (code, message) = refused(&mut db.sql, "SELECT cancel_command('n1', gen_random_uuid())").await;
     assert_eq!(code, "P0002", "{message}");
 }
