@@ -10,16 +10,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::bell::{Bell, Wish};
 use crate::executor::{self, Listener};
 use crate::handshake;
 use crate::shard::{Shard, Stage};
+use crate::sleeper::Sleeper;
 
 /// How long a handshake may wait for its peer in its slot: two thousand silent peers with 16 slots hold
 /// up who comes after them by three seconds.
@@ -35,7 +34,7 @@ pub(crate) struct HandshakeSlots {
     /// By the order in which they stepped aside.
     aside: RefCell<BTreeMap<u64, Arc<Bell>>>,
     next_place: Cell<u64>,
-    acceptor: RefCell<Option<Waker>>,
+    acceptor: Sleeper,
 }
 
 /// One handshake's slot.
@@ -52,7 +51,7 @@ impl HandshakeSlots {
             free: Cell::new(at_once.max(1)),
             aside: RefCell::default(),
             next_place: Cell::new(0),
-            acceptor: RefCell::default(),
+            acceptor: Sleeper::default(),
         })
     }
 
@@ -68,9 +67,7 @@ impl HandshakeSlots {
 
     /// The acceptor looks again: a slot is free, or the shard stops.
     pub(crate) fn wake_acceptor(&self) {
-        if let Some(acceptor) = self.acceptor.borrow_mut().take() {
-            acceptor.wake();
-        }
+        self.acceptor.wake();
     }
 }
 
@@ -135,17 +132,11 @@ pub(crate) async fn run(shard: Rc<Shard>, listener: Listener) {
 }
 
 async fn next_slot(shard: &Rc<Shard>) -> Option<HandshakeSlot> {
-    poll_fn(|context| {
-        if shard.stage.get() == Stage::Stopping {
-            return Poll::Ready(None);
-        }
-        if let Some(slot) = shard.handshakes.try_take() {
-            return Poll::Ready(Some(slot));
-        }
-        *shard.handshakes.acceptor.borrow_mut() = Some(context.waker().clone());
-        Poll::Pending
-    })
-    .await
+    let look = || match shard.stage.get() {
+        Stage::Stopping => Some(None),
+        _ => shard.handshakes.try_take().map(Some),
+    };
+    shard.handshakes.acceptor.until_some(look).await
 }
 
 #[cfg(test)]

@@ -8,13 +8,12 @@
 //! 2. It costs nothing while no connection is over its budget.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::bell::Bell;
 use crate::executor;
+use crate::sleeper::Sleeper;
 
 /// Long enough that it has not passed when it is first looked at, or there would be no look at I/O.
 const BREATH: Duration = Duration::from_micros(50);
@@ -22,29 +21,20 @@ const BREATH: Duration = Duration::from_micros(50);
 #[derive(Debug, Default)]
 pub(crate) struct Breather {
     waiting: RefCell<Vec<Arc<Bell>>>,
-    task: RefCell<Option<Waker>>,
+    task: Sleeper,
 }
 
 impl Breather {
     /// Rings `bell` after the shard has looked at its sockets.
     pub(crate) fn ring_after_io(&self, bell: &Arc<Bell>) {
         self.waiting.borrow_mut().push(Arc::clone(bell));
-        if let Some(task) = self.task.borrow_mut().take() {
-            task.wake();
-        }
+        self.task.wake();
     }
 
     /// Breathes for ever.
     pub(crate) async fn run(&self) {
         loop {
-            poll_fn(|context| {
-                if self.waiting.borrow().is_empty() {
-                    *self.task.borrow_mut() = Some(context.waker().clone());
-                    return Poll::Pending;
-                }
-                Poll::Ready(())
-            })
-            .await;
+            self.task.until(|| !self.waiting.borrow().is_empty()).await;
             executor::sleep(BREATH).await;
             for bell in self.waiting.take() {
                 bell.ring();

@@ -173,10 +173,9 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         }
     };
     acceptor.0.await;
-    timers.0.cancel().await;
-    pump.0.cancel().await;
-    breather.0.cancel().await;
-    dozer.0.cancel().await;
+    for helper in [timers, pump, breather, dozer] {
+        helper.0.cancel().await;
+    }
     // Last, and not awaited: without it an await may not end.
     drop(metronome);
     match (cause, handed_over) {

@@ -39,6 +39,7 @@ mod receive_budget;
 mod rest;
 mod session_io;
 mod shard;
+mod sleeper;
 mod status;
 mod stopping;
 mod stream;

@@ -14,6 +14,7 @@ use gateway_core::mail::{Inbox, Weigh};
 use gateway_core::seam::ToShard;
 
 use crate::executor;
+use crate::rest::RousingWaker;
 use crate::shard::{Mail, Shard, Stage};
 
 const MAIL_PER_TURN: usize = 64;
@@ -27,7 +28,7 @@ pub(crate) enum StopCause {
 
 /// Delivers until the shard is to stop.
 pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause {
-    let mut taken = 0;
+    let (mut taken, mut rousing) = (0, RousingWaker::default());
     loop {
         let next = match inbox.take() {
             Some(message) => Some(message),
@@ -35,8 +36,8 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
                 inbox.announce_space();
                 poll_fn(|context| {
                     shard.counters.mail_looks.one_more();
-                    let rousing = shard.rest.rousing(context.waker());
-                    inbox.poll_take(&mut Context::from_waker(&rousing))
+                    let rousing = rousing.of(context.waker(), &shard.rest);
+                    inbox.poll_take(&mut Context::from_waker(rousing))
                 })
                 .await
             }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use gateway_core::mail::{Post, PostError};
 use gateway_core::seam::ToWriter;
@@ -23,6 +23,7 @@ use gateway_core::seam::ToWriter;
 use crate::bell::Bell;
 use crate::counters::ShardCounters;
 use crate::executor;
+use crate::sleeper::Sleeper;
 
 /// Sessions woken at once when there is room again.
 const WAKES_PER_TURN: usize = 64;
@@ -36,8 +37,8 @@ pub(crate) struct Outbound {
     /// Something was posted since the writer was last rung.
     unrung: Cell<bool>,
     writer_gone: Cell<bool>,
-    pump: RefCell<Option<Waker>>,
-    flush_waiter: RefCell<Option<Waker>>,
+    pump: Sleeper,
+    flush_waiter: Sleeper,
 }
 
 /// A session that waits for room.
@@ -74,8 +75,8 @@ impl Outbound {
             waiting: RefCell::default(),
             unrung: Cell::new(false),
             writer_gone: Cell::new(false),
-            pump: RefCell::default(),
-            flush_waiter: RefCell::default(),
+            pump: Sleeper::default(),
+            flush_waiter: Sleeper::default(),
         }
     }
 
@@ -98,7 +99,7 @@ impl Outbound {
             Err(PostError::Full(message)) => {
                 self.counters.writer_full_waits.one_more();
                 self.backlog.borrow_mut().push_back(message);
-                wake(&self.pump);
+                self.pump.wake();
             }
             Err(PostError::Gone(_)) => self.lose_writer(),
         }
@@ -128,33 +129,19 @@ impl Outbound {
     pub(crate) async fn run(&self) {
         loop {
             poll_fn(|context| self.poll_empty(context)).await;
-            wake(&self.flush_waiter);
+            self.flush_waiter.wake();
             self.wake_waiting();
             if self.accepts() && !self.waiting.borrow().is_empty() {
                 executor::yield_now().await;
                 continue;
             }
-            poll_fn(|context| {
-                if !self.accepts() {
-                    return Poll::Ready(());
-                }
-                *self.pump.borrow_mut() = Some(context.waker().clone());
-                Poll::Pending
-            })
-            .await;
+            self.pump.until(|| !self.accepts()).await;
         }
     }
 
     /// Resolves when nothing waits here any more.
     pub(crate) async fn flushed(&self) {
-        poll_fn(|context| {
-            if self.accepts() {
-                return Poll::Ready(());
-            }
-            *self.flush_waiter.borrow_mut() = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.flush_waiter.until(|| self.accepts()).await;
     }
 
     fn poll_empty(&self, context: &Context<'_>) -> Poll<()> {
@@ -212,15 +199,10 @@ impl Outbound {
     }
 }
 
-fn wake(waiter: &RefCell<Option<Waker>>) {
-    let waker = waiter.borrow_mut().take();
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use gateway_core::ids::ShardId;
     use gateway_core::mail::{Inbox, mailbox};
 

@@ -10,12 +10,13 @@
 //!    half a second.
 //! 3. A shard that was told to spin never rests.
 
-use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::cell::Cell;
 use std::sync::Arc;
-use std::task::{Poll, Wake, Waker};
+use std::task::{Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
+
+use crate::sleeper::Sleeper;
 
 const DOZE: Duration = Duration::from_millis(40);
 
@@ -27,7 +28,7 @@ pub(crate) struct Rest {
     resting: Cell<bool>,
     active: Cell<bool>,
     wanted: Cell<bool>,
-    dozer: RefCell<Option<Waker>>,
+    dozer: Sleeper,
 }
 
 impl Rest {
@@ -38,7 +39,7 @@ impl Rest {
             resting: Cell::new(false),
             active: Cell::new(true),
             wanted: Cell::new(false),
-            dozer: RefCell::default(),
+            dozer: Sleeper::default(),
         }
     }
 
@@ -61,21 +62,14 @@ impl Rest {
     /// A connection had its turn: a shard that rests dozes now.
     pub(crate) fn handle_turn(&self) {
         if self.resting.get() && !self.wanted.replace(true) {
-            wake(&self.dozer);
+            self.dozer.wake();
         }
     }
 
     /// Dozes where it is wanted, for ever.
     pub(crate) async fn run(&self) {
         loop {
-            poll_fn(|context| {
-                if self.wanted.take() {
-                    return Poll::Ready(());
-                }
-                *self.dozer.borrow_mut() = Some(context.waker().clone());
-                Poll::Pending
-            })
-            .await;
+            self.dozer.until(|| self.wanted.take()).await;
             if self.resting.get() {
                 std::thread::park_timeout(DOZE);
             }
@@ -83,8 +77,19 @@ impl Rest {
     }
 
     /// A waker that wakes `task` and ends the doze in which it may find the thread.
-    pub(crate) fn rousing(&self, task: &Waker) -> Waker {
+    fn rousing(&self, task: &Waker) -> Waker {
         Waker::from(Arc::new(Rousing { task: task.clone(), thread: self.thread.clone() }))
+    }
+}
+
+/// The rousing waker of one task, made anew only when the task's own changes.
+#[derive(Debug, Default)]
+pub(crate) struct RousingWaker(Option<(Waker, Waker)>);
+
+impl RousingWaker {
+    pub(crate) fn of(&mut self, task: &Waker, rest: &Rest) -> &Waker {
+        let known = self.0.take().filter(|(known, _)| known.will_wake(task));
+        &self.0.insert(known.unwrap_or_else(|| (task.clone(), rest.rousing(task)))).1
     }
 }
 
@@ -101,12 +106,6 @@ impl Wake for Rousing {
     fn wake_by_ref(self: &Arc<Self>) {
         self.task.wake_by_ref();
         self.thread.unpark();
-    }
-}
-
-fn wake(task: &RefCell<Option<Waker>>) {
-    if let Some(task) = task.borrow_mut().take() {
-        task.wake();
     }
 }
 

@@ -8,11 +8,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 
 use gateway_core::admission::Admission;
 use gateway_core::close::CloseReason;
@@ -31,6 +29,7 @@ use crate::identity::IdentityRules;
 use crate::outbound::Outbound;
 use crate::receive_budget::ReceiveBudget;
 use crate::rest::Rest;
+use crate::sleeper::Sleeper;
 use crate::timers::Timers;
 
 /// What a shard does about new streams.
@@ -64,7 +63,7 @@ pub(crate) struct Shard {
     slots: RefCell<Slab<Rc<Mailslot>>>,
     next_serial: Cell<u32>,
     connections: RefCell<Slab<Arc<Bell>>>,
-    connections_waiter: RefCell<Option<Waker>>,
+    connections_waiter: Sleeper,
     random_state: Cell<u64>,
 }
 
@@ -132,7 +131,7 @@ impl Shard {
             slots: RefCell::default(),
             next_serial: Cell::new(0),
             connections: RefCell::default(),
-            connections_waiter: RefCell::default(),
+            connections_waiter: Sleeper::default(),
             random_state: Cell::new(std::hash::RandomState::new().build_hasher().finish()),
             limits,
         })
@@ -192,14 +191,7 @@ impl Shard {
 
     /// Resolves when no connection is left.
     pub(crate) async fn connections_gone(&self) {
-        poll_fn(|context| {
-            if self.connections.borrow().is_empty() {
-                return Poll::Ready(());
-            }
-            *self.connections_waiter.borrow_mut() = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.connections_waiter.until(|| self.connections.borrow().is_empty()).await;
     }
 
     pub(crate) fn set_stage(&self, stage: Stage) {
@@ -249,10 +241,8 @@ impl Drop for ConnectionLease {
         let mut connections = self.shard.connections.borrow_mut();
         connections.try_remove(self.index);
         self.shard.counters.connections.one_less();
-        if connections.is_empty()
-            && let Some(waiter) = self.shard.connections_waiter.borrow_mut().take()
-        {
-            waiter.wake();
+        if connections.is_empty() {
+            self.shard.connections_waiter.wake();
         }
     }
 }

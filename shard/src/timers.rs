@@ -8,16 +8,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use gateway_core::time::Moment;
 
 use crate::bell::Bell;
 use crate::executor::{self, Clock};
+use crate::sleeper::Sleeper;
 
 /// Bells rung between two yields.
 const RINGS_PER_TURN: usize = 64;
@@ -28,7 +27,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 pub(crate) struct Timers {
     due: RefCell<BTreeMap<(Moment, u64), Arc<Bell>>>,
     next_id: Cell<u64>,
-    sleeper: RefCell<Option<Waker>>,
+    sleeper: Sleeper,
 }
 
 /// One connection's entry.
@@ -84,15 +83,7 @@ impl Timers {
 
     /// Resolves once an entry is earlier than `at`.
     async fn earlier_than(&self, at: Option<Moment>) {
-        poll_fn(|context| match (self.next(), at) {
-            (Some(next), Some(at)) if next < at => Poll::Ready(()),
-            (Some(_), None) => Poll::Ready(()),
-            _ => {
-                *self.sleeper.borrow_mut() = Some(context.waker().clone());
-                Poll::Pending
-            }
-        })
-        .await;
+        self.sleeper.until(|| self.next().is_some_and(|next| at.is_none_or(|at| next < at))).await;
     }
 }
 
@@ -112,8 +103,8 @@ impl Deadline {
         self.registered = Some(at);
         let is_first = due.first_key_value().is_some_and(|(key, _)| *key == (at, self.id));
         drop(due);
-        if is_first && let Some(sleeper) = self.timers.sleeper.borrow_mut().take() {
-            sleeper.wake();
+        if is_first {
+            self.timers.sleeper.wake();
         }
     }
 }
