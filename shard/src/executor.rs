@@ -43,6 +43,9 @@ const RING_DEPTH: usize = 1024;
 /// at the thread's start nothing would bring them back. Handshakes are the work that is long.
 const PREEMPT_AFTER: Duration = Duration::from_millis(100);
 const PREEMPT_HANDSHAKES_AFTER: Duration = Duration::from_millis(2);
+/// How long a start waits for locked memory, and how often it looks.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
+const MEMORY_LOOK: Duration = Duration::from_millis(10);
 const SESSION_SHARES: usize = 1000;
 const HANDSHAKE_SHARES: usize = 200;
 
@@ -112,14 +115,29 @@ pub fn spawn(config: ShardConfig) -> io::Result<ShardHandle> {
     }
 }
 
+/// The kernel gives the locked memory of an executor back a moment after its end, so right after a
+/// shard or a process that ended there may be none: what a user may lock counts over all processes.
 fn build_executor(cpu: Option<usize>, spin: Duration) -> io::Result<LocalExecutor> {
+    let begun = Instant::now();
+    loop {
+        match try_build_executor(cpu, spin) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && begun.elapsed() < MEMORY_PATIENCE => {
+                // Nothing tells when it is given back.
+                std::thread::sleep(MEMORY_LOOK);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn try_build_executor(cpu: Option<usize>, spin: Duration) -> io::Result<LocalExecutor> {
     LocalExecutorBuilder::new(cpu.map_or(Placement::Unbound, Placement::Fixed))
         .io_memory(IO_MEMORY_BYTES)
         .ring_depth(RING_DEPTH)
         .preempt_timer(PREEMPT_AFTER)
         .spin_before_park(spin)
         .make()
-        .map_err(|error| io::Error::other(error.to_string()))
+        .map_err(io::Error::from)
 }
 
 /// The whole life of a shard, on its executor.
