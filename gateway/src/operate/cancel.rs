@@ -6,6 +6,7 @@
 
 use std::process::ExitCode;
 
+use gateway_core::command::CommandState;
 use serde_json::json;
 
 use super::ENDED_OTHERWISE;
@@ -25,8 +26,9 @@ pub(super) async fn run(arguments: &CancelArgs) -> Result<ExitCode, GatewayError
     let states = database.texts("canceling the command", query).await?;
     database.end().await?;
     let state = states.into_iter().next().unwrap_or_default();
-    let has_ended = ["succeeded", "failed", "expired", "refused"].contains(&state.as_str());
-    let asked = !has_ended && state != "canceled";
+    let is_over = CommandState::from_name(&state).is_some_and(CommandState::is_terminal);
+    let has_ended = is_over && state != "canceled";
+    let asked = !is_over;
     let text = if arguments.json {
         json_line(&json!({ "node_id": arguments.node, "id": arguments.id, "state": state, "asked": asked }))
     } else {

@@ -2,7 +2,8 @@
 //!
 //! It knows no table. Statements come from `gateway/queries`, and each row is one JSON text.
 //!
-//! 1. `read` runs within a read-only transaction, `begin_reading` to `end`, under a statement timeout.
+//! 1. What only reads does so within a read-only transaction, `begin_reading` to `end`, under a statement
+//!    timeout.
 //! 2. Dates come in UTC. It works through a pooler of transactions: no prepared statement outlives one.
 //! 3. A schema that this binary does not serve is refused before anything is asked.
 
@@ -15,6 +16,7 @@ use sqlx::query::QueryScalar;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Postgres};
 
 use super::failure::{away, no_schema, refused};
+use super::place::Place;
 use crate::config::DatabaseUrl;
 use crate::error::GatewayError;
 
@@ -56,6 +58,13 @@ impl Database {
             }
         };
         Ok(Self { url: url.clone(), timeout, sql })
+    }
+
+    /// Opens the database of a command that only reads, and begins its transaction.
+    pub(super) async fn open_for_reading(place: &Place, timeout: Duration) -> Result<Self, GatewayError> {
+        let mut database = Self::open(&place.urls_or_default()?.database, timeout).await?;
+        database.begin_reading().await?;
+        Ok(database)
     }
 
     /// Begins a read-only transaction in which all statements see the same.

@@ -9,6 +9,7 @@ use std::io::Read as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use gateway_core::limits::MAX_PAYLOAD_BYTES;
 use serde_json::Value;
 use sqlx::postgres::PgListener;
 use tokio::time::Instant;
@@ -26,8 +27,6 @@ const DONE_CHANNEL: &str = "gateway_command_done";
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a database may be away while one waits for a command, before that is said.
 const RIDE_OUT: Duration = Duration::from_secs(30);
-/// As `enqueue_command` has it; more is not read from a file or a pipe.
-const MOST_PAYLOAD: u64 = 512 * 1024;
 /// Longer than anybody waits, and still a date.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -69,12 +68,13 @@ fn payload(source: Option<&str>) -> Result<Vec<u8>, GatewayError> {
     let bounded = |reader: &mut dyn std::io::Read, name: &str| {
         let mut bytes = Vec::new();
         reader
-            .take(MOST_PAYLOAD + 1)
+            // What could not be delivered is not read whole.
+            .take(MAX_PAYLOAD_BYTES as u64 + 1)
             .read_to_end(&mut bytes)
             .map_err(|error| usage("--payload", format!("{name} can't be read: {error}")))?;
-        if bytes.len() as u64 > MOST_PAYLOAD {
+        if bytes.len() > MAX_PAYLOAD_BYTES {
             let sentence = format!(
-                "{name} has more than {MOST_PAYLOAD} bytes, which is the most that is delivered; store it elsewhere \
+                "{name} has more than {MAX_PAYLOAD_BYTES} bytes, which is the most that is delivered; store it elsewhere \
                  and send a reference to it"
             );
             return Err(usage("--payload", sentence).into());
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(payload(Some(&named)).expect("the file"), b"\xff{}");
         let error = payload(Some("@/nowhere/plan.json")).expect_err("there is none").to_string();
         assert!(error.contains("--payload") && error.contains("/nowhere/plan.json"), "{error}");
-        std::fs::write(&file, vec![0; MOST_PAYLOAD as usize + 1]).expect("written");
+        std::fs::write(&file, vec![0; MAX_PAYLOAD_BYTES + 1]).expect("written");
         let error = payload(Some(&named)).expect_err("too large").to_string();
         assert!(error.contains("524288 bytes"), "{error}");
     }

@@ -37,9 +37,8 @@ const COLUMNS: [Column; 6] = [
 type Cursors = BTreeMap<(String, String), i64>;
 
 pub(super) async fn run(arguments: &EventsArgs) -> Result<ExitCode, GatewayError> {
-    let urls = arguments.reading.place.urls_or_default()?;
-    let mut database = Database::open(&urls.database, arguments.reading.timeout).await?;
-    database.begin_reading().await?;
+    let reading = &arguments.reading;
+    let mut database = Database::open_for_reading(&reading.place, reading.timeout).await?;
     let query = sqlx::query_scalar(include_str!("../../queries/operate/events.sql"))
         .bind(&arguments.node)
         .bind(&arguments.journal)

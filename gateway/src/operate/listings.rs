@@ -116,9 +116,7 @@ fn add_why(row: &mut Value) {
 }
 
 async fn read(reading: &Reading, doing: &str, query: RowQuery<'_>) -> Result<Vec<Value>, GatewayError> {
-    let urls = reading.place.urls_or_default()?;
-    let mut database = Database::open(&urls.database, reading.timeout).await?;
-    database.begin_reading().await?;
+    let mut database = Database::open_for_reading(&reading.place, reading.timeout).await?;
     let rows = database.rows(doing, query).await?;
     database.end().await?;
     Ok(rows)

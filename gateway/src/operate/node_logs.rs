@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
+use gateway_core::command::CommandState;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -23,7 +24,6 @@ use crate::error::GatewayError;
 
 /// Rows of one query.
 const PAGE: usize = 1000;
-const TERMINAL: [&str; 5] = ["succeeded", "failed", "canceled", "expired", "refused"];
 
 /// Names and sentences, in the order in which `check` gives its rows.
 pub(super) const LOG_INVARIANTS: [(&str, &str); 4] = [
@@ -117,7 +117,9 @@ impl NodeLogs {
         let said = self.commands.entry((line.node, line.id)).or_default();
         match (line.event, line.state) {
             (Event::Started, _) => *said.starts.entry(line.attempt).or_default() += 1,
-            (Event::Acked, Some(state)) if TERMINAL.contains(&state.as_str()) => {
+            (Event::Acked, Some(state))
+                if CommandState::from_name(&state).is_some_and(CommandState::is_terminal) =>
+            {
                 said.acked.insert(line.attempt, state);
             }
             _ => {}

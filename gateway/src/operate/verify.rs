@@ -48,9 +48,7 @@ pub(super) async fn run(arguments: &VerifyArgs) -> Result<ExitCode, GatewayError
 async fn check(arguments: &VerifyArgs) -> Result<Vec<Finding>, GatewayError> {
     let wanted = wanted(&arguments.only)?;
     let logs = NodeLogs::read(&arguments.node_logs)?;
-    let urls = arguments.place.urls_or_default()?;
-    let mut database = Database::open(&urls.database, arguments.timeout).await?;
-    database.begin_reading().await?;
+    let mut database = Database::open_for_reading(&arguments.place, arguments.timeout).await?;
     let most = arguments.rows as usize;
     let mut findings = Vec::new();
     for Invariant { name, sentence, query } in wanted {
