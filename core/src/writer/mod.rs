@@ -21,6 +21,7 @@ mod directory;
 mod dispatch;
 mod events;
 mod hellos;
+mod jobs;
 mod lanes;
 mod lease;
 mod outcomes;
@@ -232,32 +233,6 @@ impl Writer {
         self.advance_stop(now);
     }
 
-    /// The next job for a store, of a queue that has none in flight.
-    pub fn poll_job(&mut self, now: Moment) -> Option<Job> {
-        if self.phase() == Phase::Stopped {
-            return None;
-        }
-        self.poll_lease_job(now)
-            .or_else(|| self.poll_routing_job(now))
-            .or_else(|| {
-                let entries = self.updates.poll_batch(&self.config.limits, now)?;
-                Some(Job::Updates { entries })
-            })
-            .or_else(|| {
-                let entries = self.events.poll_batch(&self.config.limits, now)?;
-                Some(Job::Events { entries })
-            })
-            .or_else(|| {
-                let entries = self.presence.poll_batch(&self.config.limits, now)?;
-                Some(Job::Presence { gateway: self.config.gateway.clone(), entries })
-            })
-            .or_else(|| {
-                let look = self.may_route() && self.directory.len() > 0 && self.cancels.poll_look(now);
-                look.then(|| Job::Cancels { gateway: self.config.gateway.clone() })
-            })
-            .or_else(|| self.poll_sweep_job(now))
-    }
-
     /// The next message for a shard, in order.
     pub fn poll_to_shard(&mut self) -> Option<(ShardId, ToShard)> {
         self.to_shard.pop_front()
@@ -272,30 +247,6 @@ impl Writer {
     pub fn wants_messages(&self) -> bool {
         self.hellos.queue().len() + self.updates.len() + self.events.queue().len()
             < self.config.limits.to_writer_messages
-    }
-
-    /// When `handle_time` must be called next; it may move with each input. `poll_job` may have a
-    /// job then that it did not have before.
-    pub fn next_deadline(&self) -> Option<Moment> {
-        if self.phase() == Phase::Stopped {
-            return None;
-        }
-        let routing = self.may_route().then(|| {
-            let dispatch = self.dispatch.next_deadline(&self.ledger);
-            let hellos = self.hellos.queue().next_deadline();
-            let cancels = self.cancels.next_deadline().filter(|_| self.directory.len() > 0);
-            [dispatch, hellos, cancels, self.next_poll].into_iter().flatten().min()
-        });
-        let always = [
-            self.lease.next_deadline(self.lease_aim()),
-            self.updates.next_deadline(),
-            self.events.queue().next_deadline(),
-            self.presence.next_deadline(),
-            self.stop.next_deadline(),
-            self.sweep_deadline(),
-            routing.flatten(),
-        ];
-        always.into_iter().flatten().min()
     }
 
     /// Where the writer is in its life.
@@ -316,32 +267,6 @@ impl Writer {
     /// The epoch of the lease, while it is held.
     pub fn lease_epoch(&self) -> Option<LeaseEpoch> {
         self.lease.epoch()
-    }
-
-    /// How a queue is doing.
-    pub fn queue_health(&self, queue: Queue) -> &QueueHealth {
-        match queue {
-            Queue::Lease => self.lease.backoff().health(),
-            Queue::Hellos => self.hellos.queue().backoff().health(),
-            Queue::Dispatch => self.dispatch.backoff().health(),
-            Queue::Updates => self.updates.backoff().health(),
-            Queue::Events => self.events.queue().backoff().health(),
-            Queue::Presence => self.presence.queue().backoff().health(),
-            Queue::Feed => self.cancels.backoff().health(),
-            Queue::Sweeps => self.sweeps.backoff().health(),
-        }
-    }
-
-    /// Entries of a queue that wait for a batch; lanes that wait for a pass.
-    pub fn queue_len(&self, queue: Queue) -> usize {
-        match queue {
-            Queue::Lease | Queue::Feed | Queue::Sweeps => 0,
-            Queue::Hellos => self.hellos.queue().len(),
-            Queue::Dispatch => self.ledger.waiting(Look::Urgent) + self.ledger.waiting(Look::Patrol),
-            Queue::Updates => self.updates.len(),
-            Queue::Events => self.events.queue().len(),
-            Queue::Presence => self.presence.queue().len(),
-        }
     }
 
     /// What was counted since the writer began.
@@ -404,44 +329,6 @@ impl Writer {
     fn part_from(&mut self, session: LiveSession) {
         self.ledger.close(&session.lanes);
         self.presence.push(PresenceEntry::Disconnected { node: session.node, epoch: session.epoch });
-    }
-
-    // -- jobs ----------------------------------------------------------------------------------------
-
-    fn poll_lease_job(&mut self, now: Moment) -> Option<Job> {
-        let wish = self.lease.poll_wish(self.lease_aim(), now)?;
-        let job = match wish {
-            LeaseWish::Acquire => LeaseJob::Acquire {
-                gateway: self.config.gateway.clone(),
-                owner: self.config.owner.clone(),
-                dead_owner_prefix: self.config.dead_owner_prefix.clone(),
-                ttl: self.config.lease_ttl,
-                row: self.config.row.clone(),
-            },
-            LeaseWish::Renew(epoch) => LeaseJob::Renew {
-                proof: self.proof(epoch),
-                ttl: self.config.lease_ttl,
-                sessions: u32::try_from(self.directory.len()).unwrap_or(u32::MAX),
-                draining: self.stop.is_begun(),
-            },
-            LeaseWish::Release(epoch) => LeaseJob::Release { proof: self.proof(epoch) },
-        };
-        Some(Job::Lease(job))
-    }
-
-    fn poll_routing_job(&mut self, now: Moment) -> Option<Job> {
-        let epoch = self.lease.epoch().filter(|_| self.may_route())?;
-        if let Some(entries) = self.hellos.poll_batch(&self.config.limits, now) {
-            return Some(Job::Hellos { proof: self.proof(epoch), entries });
-        }
-        let proof = self.proof(epoch);
-        let job = self.dispatch.poll_job(&mut self.ledger, proof, now)?;
-        self.counts.dispatch_passes += u64::from(matches!(job, Job::Dispatch { .. }));
-        Some(job)
-    }
-
-    fn proof(&self, epoch: LeaseEpoch) -> LeaseProof {
-        LeaseProof { gateway: self.config.gateway.clone(), owner: self.config.owner.clone(), epoch }
     }
 
     // -- the lease -----------------------------------------------------------------------------------
