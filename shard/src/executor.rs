@@ -157,7 +157,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         outbound: Outbound::new(config.writer, config.counters.clone()),
         counters: config.counters,
         queues: Queues::new(),
-        rest: Rc::new(Rest::new(config.spin.is_zero())),
+        rest: Rc::new(Rest::new(if config.spin.is_zero() { config.doze } else { Duration::ZERO })),
     });
     let on = |shard: &Rc<Shard>| Rc::clone(shard);
     let timers = shard.queues.spawn_helper({

@@ -84,4 +84,7 @@ pub struct ShardConfig {
     pub counters: Arc<ShardCounters>,
     /// How long the thread looks for work before it sleeps. Zero on shared cores.
     pub spin: Duration,
+    /// How long a shard that gets nothing but heartbeats waits for more of them after each look at its
+    /// sockets. Zero answers each at once; a shard that spins never waits.
+    pub doze: Duration,
 }

@@ -6,9 +6,9 @@
 //! message to it, a new connection.
 //!
 //! 1. Mail ends a doze at once: a command is never later for it.
-//! 2. Bytes of a node wait `DOZE` at most, and only after `metronome` found nothing but heartbeats for
+//! 2. Bytes of a node wait one doze at most, and only after `metronome` found nothing but heartbeats for
 //!    half a second.
-//! 3. A shard that was told to spin never rests.
+//! 3. A shard that was told to spin, or not to doze, never rests.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,13 +18,12 @@ use std::time::Duration;
 
 use crate::sleeper::Sleeper;
 
-const DOZE: Duration = Duration::from_millis(40);
-
 /// The rest of one shard; it is made on the shard's thread.
 #[derive(Debug)]
 pub(crate) struct Rest {
     thread: Thread,
-    may_rest: bool,
+    /// Zero: it never rests.
+    doze: Duration,
     resting: Cell<bool>,
     active: Cell<bool>,
     wanted: Cell<bool>,
@@ -32,10 +31,10 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    pub(crate) fn new(may_rest: bool) -> Self {
+    pub(crate) fn new(doze: Duration) -> Self {
         Self {
             thread: std::thread::current(),
-            may_rest,
+            doze,
             resting: Cell::new(false),
             active: Cell::new(true),
             wanted: Cell::new(false),
@@ -56,7 +55,7 @@ impl Rest {
 
     /// Nothing came for long enough.
     pub(crate) fn begin(&self) {
-        self.resting.set(self.may_rest);
+        self.resting.set(!self.doze.is_zero());
     }
 
     /// A connection had its turn: a shard that rests dozes now.
@@ -71,7 +70,7 @@ impl Rest {
         loop {
             self.dozer.until(|| self.wanted.take()).await;
             if self.resting.get() {
-                std::thread::park_timeout(DOZE);
+                std::thread::park_timeout(self.doze);
             }
         }
     }
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn mail_ends_a_doze_and_activity_the_rest() {
-        let rest = Rest::new(true);
+        let rest = Rest::new(Duration::from_secs(20));
         rest.begin();
         rest.handle_turn();
         assert!(rest.wanted.get());
@@ -132,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_spins_never_rests() {
-        let rest = Rest::new(false);
+    fn a_shard_without_a_doze_never_rests() {
+        let rest = Rest::new(Duration::ZERO);
         rest.begin();
         rest.handle_turn();
         assert!(!rest.wanted.get());

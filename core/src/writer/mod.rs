@@ -49,7 +49,7 @@ use self::dispatch::Dispatch;
 use self::events::EventsQueue;
 use self::hellos::{HelloClosed, Hellos};
 use self::lanes::{Ledger, Look};
-use self::lease::{Lease, LeaseChange, LeaseWish};
+use self::lease::{Lease, LeaseChange};
 use self::presence::Presence;
 use self::stop::Stop;
 use self::sweeps::Sweeps;
@@ -59,7 +59,7 @@ use crate::ids::{GatewayId, LeaseEpoch, NodeId, SessionEpoch, SessionKey, ShardI
 use crate::limits::Limits;
 use crate::mail::Weigh;
 use crate::seam::{HelloRequest, SessionNews, ToShard, ToWriter, UpdateRequest};
-use crate::store::{GatewayRow, Job, LeaseJob, LeaseProof, Outcome, PresenceEntry, Queue};
+use crate::store::{GatewayRow, Outcome, PresenceEntry};
 use crate::time::Moment;
 
 /// What the writer needs to know of its gateway.

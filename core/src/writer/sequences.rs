@@ -18,8 +18,8 @@ use crate::frame::{Command, CommandUpdate, Event};
 use crate::ids::{Attempt, EventSeq, FrameRef, LaneSeq};
 use crate::seam::EventsRequest;
 use crate::store::{
-    Claim, EventsOutcome, ExpiryPass, HelloGrant, HelloOutcome, InFlight, LaneState, LeaseOutcome,
-    PresenceOutcome, Routed, StoreError, SweepJob, SweepOutcome, UpdateOutcome,
+    Claim, EventsOutcome, ExpiryPass, HelloGrant, HelloOutcome, InFlight, Job, LaneState, LeaseOutcome,
+    PresenceOutcome, Queue, Routed, StoreError, SweepJob, SweepOutcome, UpdateOutcome,
 };
 use crate::time::UnixMillis;
 

@@ -19,8 +19,8 @@ use crate::command::CommandState;
 use crate::frame::{CancelCommand, Command, CommandUpdate, RejectCode};
 use crate::ids::{Attempt, Credits, EventSeq, FrameRef, LaneSeq};
 use crate::store::{
-    Claim, HelloGrant, HelloOutcome, InFlight, LaneRead, LaneState, LaneWant, LeaseOutcome, PresenceOutcome,
-    Routed, StoreError, UpdateOutcome, WantedCancel,
+    Claim, HelloGrant, HelloOutcome, InFlight, Job, LaneRead, LaneState, LaneWant, LeaseJob, LeaseOutcome,
+    PresenceOutcome, Queue, Routed, StoreError, UpdateOutcome, WantedCancel,
 };
 use crate::time::UnixMillis;
 

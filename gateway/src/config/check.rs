@@ -152,6 +152,11 @@ fn check_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
     if config.shards.spin.0 > Duration::from_millis(10) {
         problems.push(lines.problem("shards.spin", "is too long: spinning beyond \"10ms\" only burns a cpu"));
     }
+    if config.shards.doze.0 > Duration::from_secs(1) {
+        problems.push(
+            lines.problem("shards.doze", "is too long: at \"1s\" a shard takes ten heartbeats a session"),
+        );
+    }
 }
 
 impl Config {

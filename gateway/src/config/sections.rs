@@ -9,6 +9,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use gateway_core::limits::Limits;
 use serde::{Deserialize, Serialize};
@@ -127,6 +128,7 @@ pub struct ShardsSection {
     pub count: Option<u16>,
     pub pin: Option<bool>,
     pub spin: Span,
+    pub doze: Span,
     pub receive_bytes: Size,
     pub queue_messages: usize,
 }
@@ -139,6 +141,7 @@ impl Default for ShardsSection {
             count: None,
             pin: None,
             spin: Span::seconds(0),
+            doze: Span(Duration::from_millis(100)),
             receive_bytes: Size(limits.receive_bytes_per_shard),
             queue_messages: limits.to_shard_messages,
         }

@@ -73,6 +73,7 @@ struct Shared {
     tls: Arc<rustls::ServerConfig>,
     identity: Arc<gateway_shard::IdentityRules>,
     spin: Duration,
+    doze: Duration,
 }
 
 /// The boxes between the threads.
@@ -108,6 +109,7 @@ impl Gateway {
             tls: files::tls_config(config)?,
             identity: files::identity_rules(config)?,
             spin: plan.spin,
+            doze: config.shards.doze.0,
         };
         let urls = DatabaseUrls::read(config)?;
         let lock = LockFile::take(&config.gateway.state_dir, &config.gateway.id)?;
@@ -254,6 +256,7 @@ impl Threads {
             inbox,
             counters: Arc::clone(counters),
             spin: shared.spin,
+            doze: shared.doze,
         })
         .map_err(|error| not_started(&name, &error))?;
         self.watch(&name, move || match handle.join() {

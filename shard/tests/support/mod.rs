@@ -84,6 +84,7 @@ impl Gateway {
                 inbox,
                 counters: Arc::clone(&counters[index]),
                 spin: Duration::ZERO,
+                doze: Duration::from_millis(40),
             };
             shards.push(spawn(config).unwrap());
         }
