@@ -118,6 +118,18 @@ class Database:
         ).fetchall()
         return [(seq, bytes(body)) for seq, body in rows]
 
+    def set_spec(self, node_id: str, name: str, body: bytes) -> int:
+        """Sets a spec of a node; gives its generation."""
+        return self._one("SELECT set_spec(%s, %s, %s)", (node_id, name, body))
+
+    def spec(self, node_id: str, name: str) -> tuple:
+        """What a waiter reads of a spec: (generation, answered generation, outcome, what it waits for)."""
+        return self._connection.execute(
+            "SELECT generation, applied_generation, outcome, waits_for FROM spec_status"
+            " WHERE node_id = %s AND name = %s",
+            (node_id, name),
+        ).fetchone()
+
     def cancel_leftovers(self) -> None:
         """Cancels what stories enqueued and did not finish, so that the next story starts clean."""
         self.cancel(*[id for id in self._node_of if self.state(id) not in TERMINAL])

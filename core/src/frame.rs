@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use crate::command::CommandState;
 use crate::ids::{
-    Attempt, CommandId, Credits, EventSeq, FrameRef, JournalId, LaneName, LaneSeq, SessionEpoch,
+    Attempt, CommandId, Credits, EventSeq, FrameRef, Generation, JournalId, LaneName, LaneSeq, SessionEpoch,
+    SpecName,
 };
 use crate::time::UnixMillis;
 
@@ -21,6 +22,7 @@ pub enum NodeFrame {
     Heartbeat(Heartbeat),
     CommandUpdate(CommandUpdate),
     EventBatch(Box<EventBatch>),
+    SpecApplied(Box<SpecApplied>),
     Credit(CreditChange),
     Goodbye(Goodbye),
     /// A durable frame of a kind that this gateway does not store; answered `Rejected`.
@@ -41,6 +43,8 @@ pub struct Hello {
     pub lanes: Vec<LaneCapacity>,
     pub journal: Option<JournalId>,
     pub known_commands: Vec<KnownCommand>,
+    /// The specs that the node has applied.
+    pub specs: Vec<SpecGeneration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +59,13 @@ pub struct KnownCommand {
     pub id: CommandId,
     pub attempt: Attempt,
     pub state: CommandState,
+}
+
+/// A spec, at a generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecGeneration {
+    pub name: SpecName,
+    pub generation: Generation,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +153,17 @@ impl Event {
     }
 }
 
+/// What became of a spec at its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecApplied {
+    pub frame_ref: FrameRef,
+    /// As it came: one that names no spec is rejected alone.
+    pub name: String,
+    pub generation: Generation,
+    /// Why it could not be applied; `None` where it was.
+    pub error: Option<String>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreditChange {
     pub lane: LaneName,
@@ -162,6 +184,7 @@ pub enum GatewayFrame {
     Ack(Ack),
     EventAck(EventAck),
     Rejected(Rejected),
+    Spec(Box<Spec>),
     Drain { reconnect_after_ms: u32 },
     HeartbeatAck { sequence: u64, server_time: UnixMillis },
 }
@@ -191,6 +214,14 @@ pub struct Command {
     pub session_epoch: SessionEpoch,
 }
 
+/// Desired state, as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    pub name: SpecName,
+    pub generation: Generation,
+    pub body: Bytes,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CancelCommand {
     pub id: CommandId,
@@ -201,8 +232,8 @@ pub struct CancelCommand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack {
     pub frame_ref: FrameRef,
-    /// The state that is stored now.
-    pub state: CommandState,
+    /// The state of the command that is stored now; `None` where the frame was about none.
+    pub state: Option<CommandState>,
 }
 
 /// The answer to a batch of events.
@@ -232,4 +263,6 @@ pub enum RejectCode {
     Invalid,
     NotStorable,
     Unsupported,
+    /// The node has no such spec, or the spec no such generation yet.
+    UnknownSpec,
 }

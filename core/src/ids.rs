@@ -82,6 +82,10 @@ text_id!(
     /// A node's journal of events.
     JournalId, "a journal id", 128
 );
+text_id!(
+    /// A spec of a node.
+    SpecName, "a spec name", 64
+);
 
 macro_rules! counter {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
@@ -124,6 +128,10 @@ counter!(
 counter!(
     /// A seq in a journal of events.
     EventSeq(u64)
+);
+counter!(
+    /// Which body of a spec this is; the first is 1, and each change of it makes the next.
+    Generation(u64)
 );
 counter!(
     /// A shard of this process.

@@ -6,7 +6,7 @@
 //!
 //! Memory that load can make grow is at most, for one gateway:
 //! `to_writer_bytes + shards × (receive_bytes_per_shard) + streams × (session_inbox_bytes +
-//! session_outbox_bytes)`, and what is spoken to by few is far below it.
+//! session_outbox_bytes) + MAX_SPEC_BYTES_ON_THE_WAY`, and what is spoken to by few is far below it.
 
 use std::time::Duration;
 
@@ -36,6 +36,18 @@ pub const MAX_EVENT_TEXT_BYTES: usize = 256;
 pub const MAX_EVENT_BODY_BYTES: usize = 512 << 10;
 /// Longest signature of an event's envelope.
 pub const MAX_SIGNATURE_BYTES: usize = 8 << 10;
+/// Largest body of a spec, and specs of one node; `set_spec` refuses more.
+pub const MAX_SPEC_BYTES: usize = 512 << 10;
+pub const MAX_SPECS_PER_NODE: usize = 64;
+/// Sessions whose specs one job looks at.
+pub const MAX_SPEC_LOOKS: usize = 500;
+/// What the specs of one job may weigh, but for the last of them.
+pub const MAX_SPEC_BYTES_PER_PASS: usize = 4 << 20;
+/// What specs on their way from the database to nodes may weigh together, but for those to nodes that take
+/// nothing of what waits for them.
+pub const MAX_SPEC_BYTES_ON_THE_WAY: usize = 64 << 20;
+/// What specs on their way to one node may weigh, but for the last of them.
+const MAX_SPEC_BYTES_TO_A_NODE: usize = 1 << 20;
 /// Answers that may wait to be sent to one node; past it the session is not read.
 pub const MAX_WAITING_ANSWERS: usize = 256;
 
@@ -47,6 +59,8 @@ pub struct Limits {
     pub events_per_batch: usize,
     pub lanes_per_node: usize,
     pub known_commands: usize,
+    /// Specs that a Hello may list.
+    pub specs_per_node: usize,
     pub header_list_bytes: u32,
     pub streams_per_connection: u32,
     pub handshake_timeout: Duration,
@@ -85,6 +99,8 @@ impl Default for Limits {
             events_per_batch: 1000,
             lanes_per_node: 16,
             known_commands: 4096,
+            // Twice of what `set_spec` allows: what was taken out of the table must not keep a node out.
+            specs_per_node: 2 * MAX_SPECS_PER_NODE,
             header_list_bytes: 16 << 10,
             streams_per_connection: 16,
             handshake_timeout: Duration::from_secs(10),
@@ -120,7 +136,7 @@ pub struct LimitsError(pub String);
 impl Limits {
     /// Holds the relations between the bounds.
     pub fn check(&self) -> Result<(), LimitsError> {
-        let relations: [(bool, &str); 8] = [
+        let relations: [(bool, &str); 9] = [
             (
                 self.result_bytes < self.frame_bytes,
                 "a result must fit into a frame: raise sessions.frame_bytes",
@@ -141,6 +157,10 @@ impl Limits {
                 self.missed_heartbeats > 0 && !self.heartbeat_interval.is_zero(),
                 "sessions.heartbeat_interval and sessions.missed_heartbeats must not be zero",
             ),
+            (
+                self.specs_per_node >= MAX_SPECS_PER_NODE,
+                "sessions.specs_per_node must be 64 at least: so many specs a node may be given",
+            ),
         ];
         match relations.iter().find(|(holds, _)| !holds) {
             Some((_, sentence)) => Err(LimitsError((*sentence).to_owned())),
@@ -152,6 +172,11 @@ impl Limits {
     /// outbox, since each lane may pass its share by less than one payload and frames have heads.
     pub fn read_ahead_bytes(&self, lanes: usize) -> usize {
         (self.session_outbox_bytes / 2 / lanes.max(1)).saturating_sub(MAX_PAYLOAD_BYTES).max(1)
+    }
+
+    /// What specs on their way to one node may weigh: a node that reads is never cut for them.
+    pub fn spec_bytes_to_a_node(&self) -> usize {
+        (self.session_outbox_bytes / 4).clamp(1, MAX_SPEC_BYTES_TO_A_NODE)
     }
 
     /// How long a session may be silent.

@@ -13,11 +13,14 @@ use crate::close::CloseReason;
 use crate::command::CommandState;
 use crate::frame::{
     Attested, CancelCommand, Command, CommandUpdate, CreditChange, Event, EventBatch, Hello, RefusedEvent,
-    RejectCode,
+    RejectCode, Spec, SpecGeneration,
 };
-use crate::ids::{EventSeq, JournalId, NodeId, SessionEpoch, SessionKey, ShardId};
+use crate::ids::{EventSeq, Generation, JournalId, NodeId, SessionEpoch, SessionKey, ShardId, SpecName};
 use crate::mail::Weigh;
 use crate::time::UnixMillis;
+
+/// What a spec weighs beside its body; the stores count the same.
+pub const SPEC_HEAD_BYTES: usize = 256;
 
 /// Who a peer is, from its certificate alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +38,12 @@ pub enum ToWriter {
     Hello(Box<HelloRequest>),
     Update(Box<UpdateRequest>),
     Events(EventsRequest),
+    SpecApplied(Box<SpecAnswer>),
+    /// Specs of this weight, given to the session before, have left for the node.
+    SpecsSent {
+        key: SessionKey,
+        bytes: usize,
+    },
     Credit {
         key: SessionKey,
         node: NodeId,
@@ -80,6 +89,17 @@ pub struct EventsRequest {
     pub batch: Arc<EventBatch>,
 }
 
+/// What a node says of a spec, to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecAnswer {
+    pub key: SessionKey,
+    pub node: NodeId,
+    pub name: SpecName,
+    pub generation: Generation,
+    /// Why the node could not apply it; `None` where it did.
+    pub error: Option<String>,
+}
+
 /// From the writer to a shard.
 #[derive(Debug)]
 pub enum ToShard {
@@ -98,9 +118,9 @@ pub enum ToShard {
 pub enum SessionNews {
     /// The Hello is durable.
     Granted(Box<Granted>),
-    /// The durable frame with the writer is stored; the row's state now.
+    /// The durable frame with the writer is stored; the state of the command's row now, if it was about one.
     Stored {
-        state: CommandState,
+        state: Option<CommandState>,
     },
     /// The events with the writer are stored, as far as they join on to what was there.
     EventsStored {
@@ -118,6 +138,7 @@ pub enum SessionNews {
     },
     Commands(Vec<Command>),
     Cancel(CancelCommand),
+    Specs(Vec<Spec>),
     /// The session ends; also the answer to a Hello that was not granted.
     Close(CloseReason),
 }
@@ -140,7 +161,12 @@ impl Weigh for ToWriter {
             Self::Hello(request) => request.weight_bytes(),
             Self::Update(request) => request.weight_bytes(),
             Self::Events(request) => request.weight_bytes(),
-            Self::Credit { .. } | Self::Alive { .. } | Self::Closed { .. } | Self::ShardStopped { .. } => 0,
+            Self::SpecApplied(answer) => answer.weight_bytes(),
+            Self::SpecsSent { .. }
+            | Self::Credit { .. }
+            | Self::Alive { .. }
+            | Self::Closed { .. }
+            | Self::ShardStopped { .. } => 0,
         }
     }
 }
@@ -150,7 +176,9 @@ impl Weigh for HelloRequest {
         let hello = &self.hello;
         let texts = [&hello.boot_id, &hello.machine, &hello.software_version, &hello.role];
         let text_bytes: usize = texts.into_iter().chain(&hello.features).map(|text| text.len() + 24).sum();
-        hello.lanes.len() * 96 + size_of_val(&hello.known_commands[..]) + text_bytes + 512
+        let spec_bytes = |spec: &SpecGeneration| size_of_val(spec) + spec.name.as_str().len();
+        let specs: usize = hello.specs.iter().map(spec_bytes).sum();
+        hello.lanes.len() * 96 + size_of_val(&hello.known_commands[..]) + specs + text_bytes + 512
     }
 }
 
@@ -174,8 +202,20 @@ impl Weigh for EventsRequest {
     }
 }
 
+impl Weigh for SpecAnswer {
+    fn weight_bytes(&self) -> usize {
+        self.error.as_ref().map_or(0, String::len) + 256
+    }
+}
+
+impl Weigh for Spec {
+    fn weight_bytes(&self) -> usize {
+        self.body.len() + SPEC_HEAD_BYTES
+    }
+}
+
 impl Weigh for ToShard {
-    // What goes down is bounded by credits, Hellos and acks in flight, not by this box.
+    // What goes down is bounded by credits, Hellos, acks in flight and `SpecsSent`, not by this box.
     fn weight_bytes(&self) -> usize {
         0
     }

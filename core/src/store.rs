@@ -10,10 +10,12 @@
 //! 4. `Hellos` and `Dispatch` commit only while the lease of their proof is held, which the store
 //!    checks in the same transaction, under a lock.
 
+mod specs;
 mod sweeps;
 
 use std::time::Duration;
 
+pub use self::specs::{SpecAppliedOutcome, SpecsFound, SpecsLook};
 pub use self::sweeps::{DeadGateway, ExpiryPass, LeaderProof, ReapPass, SweepJob, SweepOutcome};
 
 use crate::close::CloseReason;
@@ -22,7 +24,7 @@ use crate::frame::{CancelCommand, Command};
 use crate::ids::{
     Attempt, CommandId, Credits, EventSeq, GatewayId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
 };
-use crate::seam::{EventsRequest, HelloRequest, UpdateRequest};
+use crate::seam::{EventsRequest, HelloRequest, SpecAnswer, UpdateRequest};
 use crate::time::UnixMillis;
 
 /// The queues of the writer; each has a connection and at most one commit in flight of its own, so
@@ -41,11 +43,13 @@ pub enum Queue {
     Events,
     /// What one gateway does for all of them.
     Sweeps,
+    /// Desired state: what is due to nodes, and what they answered.
+    Specs,
 }
 
 impl Queue {
     /// Every queue.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Lease,
         Self::Hellos,
         Self::Dispatch,
@@ -54,6 +58,7 @@ impl Queue {
         Self::Feed,
         Self::Events,
         Self::Sweeps,
+        Self::Specs,
     ];
 
     /// The queue's name in logs and metrics.
@@ -67,6 +72,7 @@ impl Queue {
             Self::Feed => "feed",
             Self::Events => "events",
             Self::Sweeps => "sweeps",
+            Self::Specs => "specs",
         }
     }
 }
@@ -131,6 +137,16 @@ pub enum Job {
         entries: Vec<EventsRequest>,
     },
     Sweep(SweepJob),
+    /// The specs that are due to sessions of this gateway, at most so many bytes of them.
+    SpecsDue {
+        gateway: GatewayId,
+        looks: Vec<SpecsLook>,
+        at_most_bytes: usize,
+    },
+    /// What nodes said of specs, each spec of a node once.
+    SpecsApplied {
+        entries: Vec<SpecAnswer>,
+    },
 }
 
 impl Job {
@@ -145,6 +161,7 @@ impl Job {
             Self::Cancels { .. } => Queue::Feed,
             Self::Events { .. } => Queue::Events,
             Self::Sweep(_) => Queue::Sweeps,
+            Self::SpecsDue { .. } | Self::SpecsApplied { .. } => Queue::Specs,
         }
     }
 }
@@ -161,6 +178,8 @@ pub enum Outcome {
     Cancels(Result<Vec<WantedCancel>, StoreError>),
     Events(Result<Vec<EventsOutcome>, StoreError>),
     Sweep(Result<SweepOutcome, StoreError>),
+    SpecsDue(Result<Vec<SpecsFound>, StoreError>),
+    SpecsApplied(Result<Vec<SpecAppliedOutcome>, StoreError>),
 }
 
 impl Outcome {
@@ -176,6 +195,8 @@ impl Outcome {
             Job::Cancels { .. } => Self::Cancels(Err(error)),
             Job::Events { .. } => Self::Events(Err(error)),
             Job::Sweep(_) => Self::Sweep(Err(error)),
+            Job::SpecsDue { .. } => Self::SpecsDue(Err(error)),
+            Job::SpecsApplied { .. } => Self::SpecsApplied(Err(error)),
         }
     }
 
@@ -190,6 +211,7 @@ impl Outcome {
             Self::Cancels(_) => Queue::Feed,
             Self::Events(_) => Queue::Events,
             Self::Sweep(_) => Queue::Sweeps,
+            Self::SpecsDue(_) | Self::SpecsApplied(_) => Queue::Specs,
         }
     }
 }

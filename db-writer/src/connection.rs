@@ -207,9 +207,13 @@ fn settings(queue: Queue, wait_for_disk: bool) -> String {
     let (lock_timeout_ms, statement_timeout_ms) = match queue {
         Queue::Lease => (4_000, 5_000),
         Queue::Dispatch => (2_000, 8_000),
-        Queue::Hellos | Queue::Updates | Queue::Presence | Queue::Feed | Queue::Events | Queue::Sweeps => {
-            (4_000, 15_000)
-        }
+        Queue::Hellos
+        | Queue::Updates
+        | Queue::Presence
+        | Queue::Feed
+        | Queue::Events
+        | Queue::Sweeps
+        | Queue::Specs => (4_000, 15_000),
     };
     let durability = if wait_for_disk {
         "SELECT set_config('synchronous_commit', 'on', false) \

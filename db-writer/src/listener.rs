@@ -1,10 +1,11 @@
-//! Hears the notifications that tell of new commands, on a direct connection of its own.
+//! Hears the notifications that tell of new commands and of changed specs, on a direct connection of its own.
 //!
 //! 1. Nothing depends on it: the poll finds what is never heard. So every fault here is a line in
 //!    the log and a new try.
 //! 2. After each connect the notifications are tested: a probe must come back, or the log says why
 //!    it may not (a pooler in transaction mode swallows them).
-//! 3. Whoever was not heard while there was no connection is looked for afterwards: all lanes.
+//! 3. Whoever was not heard while there was no connection is looked for afterwards: all lanes, all specs.
+//! 4. Specs are told on a channel of their own: neither kind of poke costs what only the other needs.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,17 +27,33 @@ const PROBE: &str = "\u{1}probe";
 /// Pokes that wait for the loop; past it, all lanes are looked at instead.
 const MAX_WAITING_POKES: usize = 4096;
 
+/// What was heard. `None`: of nodes that are not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Poke {
+    Commands(Option<NodeId>),
+    Specs(Option<NodeId>),
+}
+
+/// Of which kinds more came than could wait.
+#[derive(Debug, Default)]
+struct Overflow {
+    commands: Cell<bool>,
+    specs: Cell<bool>,
+}
+
 /// The loop's side.
 #[derive(Debug)]
 pub(crate) struct Pokes {
-    pub(crate) nodes: mpsc::Receiver<Option<NodeId>>,
-    overflow: Rc<Cell<bool>>,
+    pub(crate) heard: mpsc::Receiver<Poke>,
+    overflow: Rc<Overflow>,
 }
 
 impl Pokes {
-    /// Whether more pokes came than could wait, since the last call.
-    pub(crate) fn take_overflow(&self) -> bool {
-        self.overflow.replace(false)
+    /// Of which kinds more pokes came than could wait, since the last call.
+    pub(crate) fn take_overflow(&self) -> impl Iterator<Item = Poke> + use<> {
+        let commands = self.overflow.commands.replace(false).then_some(Poke::Commands(None));
+        let specs = self.overflow.specs.replace(false).then_some(Poke::Specs(None));
+        commands.into_iter().chain(specs)
     }
 }
 
@@ -44,8 +61,9 @@ impl Pokes {
 struct Ear {
     options: PgConnectOptions,
     channel: String,
-    nodes: mpsc::Sender<Option<NodeId>>,
-    overflow: Rc<Cell<bool>>,
+    specs_channel: String,
+    heard: mpsc::Sender<Poke>,
+    overflow: Rc<Overflow>,
     status: Arc<WriterStatus>,
 }
 
@@ -56,15 +74,16 @@ pub(crate) fn start(
     listen: bool,
     status: Arc<WriterStatus>,
 ) -> Pokes {
-    let (sender, nodes) = mpsc::channel(MAX_WAITING_POKES);
-    let overflow = Rc::new(Cell::new(false));
+    let (sender, heard) = mpsc::channel(MAX_WAITING_POKES);
+    let overflow = Rc::new(Overflow::default());
     let ear = Ear {
         options: options
             .clone()
             .application_name(&format!("gateway {gateway} listen"))
             .disable_statement_logging(),
         channel: format!("gw:{gateway}"),
-        nodes: sender,
+        specs_channel: format!("gws:{gateway}"),
+        heard: sender,
         overflow: Rc::clone(&overflow),
         status,
     };
@@ -77,7 +96,7 @@ pub(crate) fn start(
             std::future::pending::<()>().await;
         });
     }
-    Pokes { nodes, overflow }
+    Pokes { heard, overflow }
 }
 
 impl Ear {
@@ -89,7 +108,8 @@ impl Ear {
                 Ok(mut listener) => {
                     back_off = Duration::from_millis(100);
                     complained = false;
-                    self.poke(None);
+                    self.poke(Poke::Commands(None));
+                    self.poke(Poke::Specs(None));
                     self.hear(&mut listener).await;
                 }
                 Err(error) if !complained => {
@@ -115,7 +135,7 @@ impl Ear {
         let mut listener = PgListener::connect_with(&pool).await?;
         // A new connection is probed and its gap looked over; so it is made here, not within.
         listener.eager_reconnect(false);
-        listener.listen(&self.channel).await?;
+        listener.listen_all([self.channel.as_str(), self.specs_channel.as_str()]).await?;
         Ok(listener)
     }
 
@@ -143,7 +163,11 @@ impl Ear {
                 }
                 Ok(Some(notification)) => {
                     self.status.pokes.fetch_add(1, Ordering::Relaxed);
-                    self.poke(NodeId::new(notification.payload()).ok());
+                    let node = NodeId::new(notification.payload()).ok();
+                    self.poke(match notification.channel() == self.specs_channel {
+                        true => Poke::Specs(node),
+                        false => Poke::Commands(node),
+                    });
                 }
                 Ok(None) | Err(_) => return,
             }
@@ -170,9 +194,13 @@ impl Ear {
         }
     }
 
-    fn poke(&self, node: Option<NodeId>) {
-        if self.nodes.try_send(node).is_err() {
-            self.overflow.set(true);
+    fn poke(&self, poke: Poke) {
+        let overflow = match &poke {
+            Poke::Commands(_) => &self.overflow.commands,
+            Poke::Specs(_) => &self.overflow.specs,
+        };
+        if self.heard.try_send(poke).is_err() {
+            overflow.set(true);
         }
     }
 }

@@ -69,6 +69,8 @@ fn entries(job: &Job) -> usize {
         Job::ReadLanes { lanes, .. } => lanes.len(),
         Job::Updates { entries } => entries.len(),
         Job::Presence { entries, .. } => entries.len(),
+        Job::SpecsDue { looks, .. } => looks.len(),
+        Job::SpecsApplied { entries } => entries.len(),
         Job::Events { entries } => entries.iter().map(|entry| entry.batch.events.len()).sum(),
     }
 }

@@ -15,7 +15,8 @@ use gateway_core::writer::{Phase, WriterCounts};
 pub struct QueueStatus {
     /// Jobs that committed.
     pub jobs: AtomicU64,
-    /// Entries of those: Hellos, updates, lanes asked for, presence entries, events.
+    /// Entries of those: Hellos, updates, lanes asked for, presence entries, events, sessions whose specs
+    /// were looked at.
     pub entries: AtomicU64,
     /// Nanoseconds from handing a job over until its outcome, of those.
     pub nanos: AtomicU64,
@@ -70,6 +71,10 @@ pub struct WriterStatus {
     /// Runs of the sweeps that ended, and when the last one did, in seconds since 1970; 0 before.
     pub sweeps: AtomicU64,
     pub last_sweep_at: AtomicU64,
+    /// Specs given to sessions, and what nodes said of specs, stored or refused.
+    pub specs_pushed: AtomicU64,
+    pub spec_answers_stored: AtomicU64,
+    pub spec_answers_refused: AtomicU64,
     /// Whether this gateway is the one that sweeps for all.
     pub leads_sweeps: AtomicBool,
     queues: [QueueStatus; Queue::ALL.len()],
@@ -134,6 +139,9 @@ impl WriterStatus {
             (&self.events_refused, counts.events_refused),
             (&self.commands_expired, counts.commands_expired),
             (&self.sessions_reaped, counts.sessions_reaped),
+            (&self.specs_pushed, counts.specs_pushed),
+            (&self.spec_answers_stored, counts.spec_answers_stored),
+            (&self.spec_answers_refused, counts.spec_answers_refused),
         ];
         for (shown, counted) in pairs {
             shown.store(counted, Ordering::Relaxed);

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gateway_core::ids::NodeId;
 use gateway_core::mail::Inbox;
 use gateway_core::seam::ToWriter;
+use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, Writer};
 
-use crate::listener::Pokes;
+use crate::listener::{Poke, Pokes};
 use crate::log_lines::{LogLines, store_error};
 use crate::outbox::Outbox;
 use crate::queues::{Clock, Done, Queues};
@@ -47,7 +47,7 @@ pub(crate) struct Loop {
 enum Wake {
     Message(Option<ToWriter>),
     Done(Option<Done>),
-    Poke(Option<Option<NodeId>>),
+    Poke(Option<Poke>),
     Stop,
     Space,
     Time,
@@ -77,11 +77,11 @@ impl Loop {
         while let Ok(done) = self.queues.done.try_recv() {
             self.take(Wake::Done(Some(done)));
         }
-        while let Ok(node) = self.pokes.nodes.try_recv() {
-            self.writer.handle_poke(node.as_ref(), now);
+        while let Ok(poke) = self.pokes.heard.try_recv() {
+            self.poke(&poke, now);
         }
-        if self.pokes.take_overflow() {
-            self.writer.handle_poke(None, now);
+        for poke in self.pokes.take_overflow() {
+            self.poke(&poke, now);
         }
         for _ in 0..MESSAGES_PER_TURN {
             if !self.writer.wants_messages() {
@@ -91,6 +91,13 @@ impl Loop {
             self.take(Wake::Message(Some(message)));
         }
         false
+    }
+
+    fn poke(&mut self, poke: &Poke, now: Moment) {
+        match poke {
+            Poke::Commands(node) => self.writer.handle_poke(node.as_ref(), now),
+            Poke::Specs(node) => self.writer.handle_specs_poke(node.as_ref(), now),
+        }
     }
 
     fn give_what_is_due(&mut self) {
@@ -131,7 +138,7 @@ impl Loop {
         tokio::select! {
             done = queues.done.recv() => Wake::Done(done),
             message = poll_fn(|context| inbox.poll_take(context)), if takes_messages => Wake::Message(message),
-            poke = pokes.nodes.recv() => Wake::Poke(poke),
+            poke = pokes.heard.recv() => Wake::Poke(poke),
             () = stop.requested() => Wake::Stop,
             () = poll_fn(|context| outbox.poll_space(context)), if is_blocked => Wake::Space,
             () = tokio::time::sleep_until(until) => Wake::Time,
@@ -156,7 +163,7 @@ impl Loop {
                 self.log.note_outcome(&outcome);
                 self.writer.handle_outcome(outcome, started, now);
             }
-            Wake::Poke(Some(node)) => self.writer.handle_poke(node.as_ref(), now),
+            Wake::Poke(Some(poke)) => self.poke(&poke, now),
             Wake::Stop => self.writer.handle_stop(now),
             Wake::Done(None) | Wake::Poke(None) | Wake::Space | Wake::Time => {}
         }

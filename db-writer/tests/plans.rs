@@ -9,7 +9,7 @@ mod support;
 
 use support::*;
 
-const QUERIES: [(&str, &str); 23] = [
+const QUERIES: [(&str, &str); 25] = [
     ("cancels", include_str!("../queries/cancels.sql")),
     ("dispatch", DISPATCH),
     ("events_journals", include_str!("../queries/events_journals.sql")),
@@ -27,6 +27,8 @@ const QUERIES: [(&str, &str); 23] = [
     ("lease_seed", include_str!("../queries/lease_seed.sql")),
     ("lease_take", include_str!("../queries/lease_take.sql")),
     ("presence", include_str!("../queries/presence.sql")),
+    ("specs_applied", include_str!("../queries/specs_applied.sql")),
+    ("specs_due", include_str!("../queries/specs_due.sql")),
     ("sweep_dead", include_str!("../queries/sweep_dead.sql")),
     ("sweep_expire", include_str!("../queries/sweep_expire.sql")),
     ("sweep_lead", include_str!("../queries/sweep_lead.sql")),

@@ -8,6 +8,8 @@
 mod support;
 
 use gateway_core::command::CommandState;
+use gateway_core::ids::{SessionKey, ShardId};
+use gateway_core::seam::SpecAnswer;
 use gateway_core::store::*;
 use support::*;
 
@@ -41,6 +43,7 @@ async fn a_batch_of_1_50_and_500_costs_the_same_number_of_statements() {
     let mut dispatches = db.runner(Queue::Dispatch);
     let mut updates = db.runner(Queue::Updates);
     let mut presence = db.runner(Queue::Presence);
+    let mut specs = db.runner(Queue::Specs);
     let mut counts = Vec::new();
     // The first round connects and prepares; its counts are not compared.
     for (round, size) in [1, 1, 50, 500].into_iter().enumerate() {
@@ -82,13 +85,52 @@ async fn a_batch_of_1_50_and_500_costs_the_same_number_of_statements() {
         let job = Job::Presence { gateway: gateway("g1"), entries };
         let (presence_count, outcome) = counted(&mut db, &mut presence, &job).await;
         assert_eq!(outcome, Outcome::Presence(Ok(vec![PresenceOutcome::Written; size])));
+        let (spec_look_count, spec_answer_count) = spec_counts(&mut db, &mut specs, &names, &grants).await;
         eprintln!("{size}: hellos {hello_time:?}, dispatch {dispatch_time:?}, updates {update_time:?}");
         if round > 0 {
-            counts.push((hello_count, dispatch_count, update_count, presence_count));
+            let specs = (spec_look_count, spec_answer_count);
+            counts.push((hello_count, dispatch_count, update_count, presence_count, specs));
         }
     }
     // BEGIN, lock, read, write, COMMIT; the others are one statement that commits by itself.
-    assert_eq!(counts, [(5, 1, 1, 1); 3]);
+    assert_eq!(counts, [(5, 1, 1, 1, (1, 1)); 3]);
+}
+
+/// The statements of a look that finds a spec for each node, and of the answers to them.
+async fn spec_counts(
+    db: &mut Db,
+    runner: &mut gateway_db_writer::QueueRunner,
+    names: &[String],
+    grants: &[HelloGrant],
+) -> (i64, i64) {
+    let size = names.len();
+    let set = format!(
+        "SELECT count(*) FROM set_specs((SELECT array_agg('n' || i) FROM generate_series(1, {size}) i), 'dns', '{size}')"
+    );
+    run(&mut db.sql, &set).await;
+    let look = |(name, grant): (&String, &HelloGrant)| SpecsLook {
+        node: node(name),
+        epoch: grant.epoch,
+        known: Vec::new(),
+        answered_too: true,
+        room: 1000,
+    };
+    let looks = names.iter().zip(grants).map(look).collect();
+    let job = Job::SpecsDue { gateway: gateway("g1"), looks, at_most_bytes: 4 << 20 };
+    let (looked, outcome) = counted(db, runner, &job).await;
+    let Outcome::SpecsDue(Ok(found)) = outcome else { panic!("{outcome:?}") };
+    assert!(found.len() == size && found.iter().all(|found| found.specs.len() == 1));
+    let said = |(name, found): (&String, &SpecsFound)| SpecAnswer {
+        key: SessionKey { shard: ShardId(0), slot: 1, serial: 1 },
+        node: node(name),
+        name: found.specs[0].name.clone(),
+        generation: found.specs[0].generation,
+        error: None,
+    };
+    let entries = names.iter().zip(&found).map(said).collect();
+    let (answered, outcome) = counted(db, runner, &Job::SpecsApplied { entries }).await;
+    assert_eq!(outcome, Outcome::SpecsApplied(Ok(vec![SpecAppliedOutcome::Stored; size])));
+    (looked, answered)
 }
 
 #[tokio::test]

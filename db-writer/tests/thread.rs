@@ -149,6 +149,7 @@ fn start_with(
             lease_renew_every: Duration::from_secs(5),
             poll_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(5),
+            spec_sweep_every: Duration::from_secs(30),
         },
         cpu: None,
         inbox,
@@ -195,7 +196,9 @@ async fn a_command_goes_down_and_its_result_comes_up() {
         assert_eq!(&commands[0].payload[..], b"body");
         for state in [CommandState::Accepted, CommandState::Running, CommandState::Succeeded] {
             shard.report(7, name, id, state).await;
-            let (_, SessionNews::Stored { state: kept }) = shard.news().await else { panic!("not stored") };
+            let (_, SessionNews::Stored { state: Some(kept) }) = shard.news().await else {
+                panic!("not stored")
+            };
             assert_eq!(kept, state);
         }
         assert_eq!(db.state(id).await, "succeeded");
@@ -281,7 +284,9 @@ async fn a_database_that_ends_all_connections_is_ridden_out_and_nothing_is_lost(
         let (_, SessionNews::Commands(commands)) = shard.news().await else { panic!("no command") };
         assert_eq!(commands[0].id, id, "round {round}");
         shard.report(1, "n1", id, CommandState::Succeeded).await;
-        let (_, SessionNews::Stored { state }) = shard.news().await else { panic!("not stored") };
+        let (_, SessionNews::Stored { state: Some(state) }) = shard.news().await else {
+            panic!("not stored")
+        };
         assert_eq!((state, db.state(id).await.as_str()), (CommandState::Succeeded, "succeeded"));
     }
     assert_eq!(running.status.fences.load(Ordering::Relaxed), 0);

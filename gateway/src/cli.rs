@@ -264,7 +264,7 @@ mod tests {
         let mut completions = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Cli::command(), "gateway", &mut completions);
         let completions = String::from_utf8(completions).expect("text");
-        for name in ["enqueue", "cancel", "nodes", "sessions", "commands", "events", "verify"] {
+        for name in ["enqueue", "cancel", "nodes", "sessions", "commands", "events", "specs", "verify"] {
             let mut page = Vec::new();
             let command = cli.find_subcommand(name).expect("a command").clone();
             clap_mangen::Man::new(command).render(&mut page).expect("a page");

@@ -192,6 +192,43 @@ async fn lists_show_what_is_there_and_say_when_they_are_cut() {
 }
 
 #[tokio::test]
+async fn specs_are_listed_with_what_they_wait_for_or_what_came_of_them() {
+    let world = World::new("specs_listed").await;
+    world.register("n1").await;
+    let id = world.id("n1");
+    let mut database = world.connect().await;
+    sql(
+        &mut database,
+        &format!("SELECT set_spec('{id}', 'dns', 'text'), set_spec('{id}', 'gpu', '\\xff00')"),
+    )
+    .await;
+    sql(
+        &mut database,
+        "UPDATE specs SET applied_generation = 1, applied_outcome = 'failed: no device', applied_at = now()
+         WHERE name = 'gpu'",
+    )
+    .await;
+    let table = ask(&world, &["specs", "--node", &id]).await;
+    assert!(table.stdout.contains("the node is not connected"), "{}", table.stdout);
+    assert!(table.stdout.contains("failed: no device"), "{}", table.stdout);
+    let rows = ask(&world, &["specs", "--unanswered", "--json"]).await.json(0);
+    assert_eq!((rows.len(), &rows[0]["name"], &rows[0]["body_bytes"]), (1, &"dns".into(), &4.into()));
+    assert_eq!(rows[0].get("body"), None, "a body is shown to who asks for one spec");
+    let one = |name: &'static str| {
+        let (world, id) = (&world, id.clone());
+        async move { ask(world, &["specs", "--node", &id, "--name", name, "--json"]).await.json(0).remove(0) }
+    };
+    let (dns, gpu) = (one("dns").await, one("gpu").await);
+    assert_eq!(
+        (&dns["body"], &dns["generation"], &dns["answered"]),
+        (&"text".into(), &1.into(), &false.into())
+    );
+    assert_eq!((&gpu["body_hex"], &gpu["outcome"]), (&"ff00".into(), &"failed: no device".into()));
+    let cut = ask(&world, &["specs", "--limit", "1"]).await;
+    assert!(cut.stderr.contains("more than 1 specs"), "{}", cut.stderr);
+}
+
+#[tokio::test]
 async fn each_error_says_what_was_wrong_where_and_what_to_do() {
     let world = World::new("errors").await;
     world.register("n1").await;
@@ -268,11 +305,13 @@ async fn what_a_node_calls_itself_can_not_write_on_the_operators_terminal() {
              UPDATE commands SET state = 'failed', finished_at = now(), error = {hostile};
              INSERT INTO node_journals VALUES ('{id}', 'j', 1);
              INSERT INTO events (node_id, journal_id, seq, kind, body)
-                 VALUES ('{id}', 'j', 1, {hostile}, convert_to({hostile}, 'UTF8'))"
+                 VALUES ('{id}', 'j', 1, {hostile}, convert_to({hostile}, 'UTF8'));
+             INSERT INTO specs (node_id, name, generation, body, applied_generation, applied_outcome, applied_at)
+                 VALUES ('{id}', 'dns', 1, '', 1, 'failed: ' || {hostile}, now())"
         ),
     )
     .await;
-    for list in ["nodes", "sessions", "commands", "events", "verify"] {
+    for list in ["nodes", "sessions", "commands", "events", "specs", "verify"] {
         for more in [&[][..], &["--json"][..]] {
             let answer = ask(&world, &[&[list], more].concat()).await;
             let obeyed = |sign: char| (sign.is_control() && sign != '\n') || sign == '\u{202e}';

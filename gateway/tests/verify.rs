@@ -15,7 +15,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use support::{SOON, World, within};
 
-/// A node on gateway g1: two commands that succeeded, one that runs, one that is pending; three events.
+/// A node on gateway g1: two commands that succeeded, one that runs, one that is pending; three events; a spec
+/// that it has applied.
 const SOUND: &str = "
     SELECT register_node('n1');
     INSERT INTO leases VALUES ('gateway:g1', 'o1', 1, now() + interval '1 h');
@@ -32,10 +33,12 @@ const SOUND: &str = "
         c (seq, state, sent, ended, in_flight, floor);
     SELECT enqueue_command('n1', 'echo');
     INSERT INTO node_journals VALUES ('n1', 'j', 3);
-    INSERT INTO events (node_id, journal_id, seq, kind) SELECT 'n1', 'j', i, 'k' FROM generate_series(1, 3) i;";
+    INSERT INTO events (node_id, journal_id, seq, kind) SELECT 'n1', 'j', i, 'k' FROM generate_series(1, 3) i;
+    SELECT set_spec('n1', 'dns', 'body');
+    UPDATE specs SET applied_generation = 1, applied_outcome = 'applied', applied_at = now();";
 
 /// The invariant, and what breaks it alone.
-const BREAKS: [(&str, &str); 20] = [
+const BREAKS: [(&str, &str); 22] = [
     ("seq-without-gap", "DELETE FROM commands WHERE seq = 2"),
     ("known-node", "DELETE FROM node_liveness"),
     ("known-node", "INSERT INTO commands (node_id, id, seq, lane, kind) VALUES ('n2', gen_random_uuid(), 1, 'l', 'k')"),
@@ -61,6 +64,8 @@ const BREAKS: [(&str, &str); 20] = [
     ("session-epochs-rise", "UPDATE commands SET session_epoch = 0 WHERE seq = 3"),
     ("events-contiguous", "DELETE FROM events WHERE seq = 2"),
     ("events-within-cursor", "INSERT INTO events (node_id, journal_id, seq, kind) VALUES ('n1', 'j', 5, 'k')"),
+    ("spec-answers-were-sent", "UPDATE specs SET applied_generation = 2"),
+    ("spec-answers-were-sent", "UPDATE specs SET applied_outcome = NULL"),
     (
         "dispatch-under-lease",
         "UPDATE leases SET epoch = 2, owner = 'o2';

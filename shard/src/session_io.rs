@@ -77,7 +77,7 @@ struct Dues {
     closed_owed: bool,
 }
 
-/// The bytes of commands that wait to be sent, without those that the Hello replayed: what a Hello
+/// The bytes of commands and specs that wait to be sent, without those that the Hello replayed: what a Hello
 /// replays is what the node asked for, so it never makes a node slow.
 #[derive(Debug, Default)]
 struct Orders {
@@ -253,7 +253,7 @@ impl SessionIo {
             let was_empty = self.outbox.is_empty();
             match self.outbox.poll_flush(context, now) {
                 Flush::Empty if was_empty => break,
-                Flush::Empty => {}
+                Flush::Empty => self.session.handle_all_sent(),
                 Flush::Stalled => {
                     self.check_stall(now);
                     break;
@@ -264,6 +264,9 @@ impl SessionIo {
                     break;
                 }
             }
+        }
+        if self.session.has_sent_specs() {
+            self.give_to_writer();
         }
         if !self.session.hello_is_pending() {
             self.admitted.note_hello_done();
@@ -337,12 +340,15 @@ impl Drop for Dues {
 }
 
 impl Orders {
-    /// Counts news that come; the bytes of commands that wait now.
+    /// Counts news that come; the bytes of commands and specs that wait now.
     fn take(&mut self, news: &SessionNews) -> usize {
         match news {
             SessionNews::Granted(granted) => self.replays_left += granted.replays.len(),
             SessionNews::Commands(commands) => {
                 self.bytes += commands.iter().map(|command| command.payload.len()).sum::<usize>();
+            }
+            SessionNews::Specs(specs) => {
+                self.bytes += specs.iter().map(|spec| spec.body.len()).sum::<usize>();
             }
             _ => {}
         }
@@ -351,11 +357,13 @@ impl Orders {
 
     /// Counts a frame that goes. Replays go before all other commands.
     fn give(&mut self, frame: &GatewayFrame) {
-        if let GatewayFrame::Command(command) = frame {
-            match self.replays_left.checked_sub(1) {
+        match frame {
+            GatewayFrame::Command(command) => match self.replays_left.checked_sub(1) {
                 Some(left) => self.replays_left = left,
                 None => self.bytes = self.bytes.saturating_sub(command.payload.len()),
-            }
+            },
+            GatewayFrame::Spec(spec) => self.bytes = self.bytes.saturating_sub(spec.body.len()),
+            _ => {}
         }
     }
 }

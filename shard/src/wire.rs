@@ -14,9 +14,12 @@ use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{
     Attested, CommandUpdate, CreditChange, Event, EventBatch, GatewayFrame, Goodbye, Heartbeat, Hello,
-    KnownCommand, LaneCapacity, NodeFrame, PROTOCOL, Refusal, RefusalReason, RejectCode,
+    KnownCommand, LaneCapacity, NodeFrame, PROTOCOL, Refusal, RefusalReason, RejectCode, SpecApplied,
+    SpecGeneration,
 };
-use gateway_core::ids::{Attempt, CommandId, Credits, EventSeq, FrameRef, JournalId, LaneName};
+use gateway_core::ids::{
+    Attempt, CommandId, Credits, EventSeq, FrameRef, Generation, JournalId, LaneName, SpecName,
+};
 use gateway_core::limits::{Limits, MAX_FEATURES};
 use gateway_proto::framing;
 use gateway_proto::v1;
@@ -26,7 +29,7 @@ use uuid::Uuid;
 
 /// Bodies up to this size are copied.
 const COPIED_BYTES: usize = 4 << 10;
-/// Fields of a Hello that stand there once, and hashes and generations, which are not stored yet.
+/// Fields of a Hello that stand there once, and hashes, which are not stored yet.
 const OTHER_HELLO_FIELDS: usize = 4096;
 
 /// Fields of a batch of events that stand there once, and as many events too many as are answered.
@@ -76,9 +79,16 @@ pub(crate) fn decode(message: Bytes, limits: &Limits) -> Result<NodeFrame, Close
 
 fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
     let arms: Arms = parse(message, "frame")?;
-    let unsupported = [arms.status, arms.inventory_section, arms.spec_applied];
-    let known =
-        [arms.hello, arms.heartbeat, arms.command_update, arms.event_batch, arms.credit, arms.goodbye];
+    let unsupported = [arms.status, arms.inventory_section];
+    let known = [
+        arms.hello,
+        arms.heartbeat,
+        arms.command_update,
+        arms.event_batch,
+        arms.credit,
+        arms.goodbye,
+        arms.spec_applied,
+    ];
     if unsupported.iter().chain(&known).flatten().count() > 1 {
         return Err("a frame holds more than one message; send each in a frame of its own".to_owned());
     }
@@ -93,17 +103,27 @@ fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
         }
         [_, _, Some(update), ..] => decode_update(update),
         [_, _, _, Some(batch), ..] => decode_events(batch, limits),
-        [_, _, _, _, Some(credit), _] => decode_credit(credit),
-        [_, _, _, _, _, Some(goodbye)] => {
+        [_, _, _, _, Some(credit), ..] => decode_credit(credit),
+        [_, _, _, _, _, Some(goodbye), _] => {
             let v1::Goodbye { reason } = parse(goodbye, "Goodbye")?;
             Ok(NodeFrame::Goodbye(Goodbye { reason }))
         }
-        [None, None, None, None, None, None] => Ok(NodeFrame::Ignored),
+        [.., Some(applied)] => {
+            let v1::SpecApplied { r#ref, name, generation, ok, error } = parse(applied, "SpecApplied")?;
+            let error = (!ok).then_some(error);
+            let (frame_ref, generation) = (FrameRef(r#ref), Generation(generation));
+            Ok(NodeFrame::SpecApplied(Box::new(SpecApplied { frame_ref, name, generation, error })))
+        }
+        [None, None, None, None, None, None, None] => Ok(NodeFrame::Ignored),
     }
 }
 
 fn decode_hello(bytes: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
-    let most = limits.known_commands + limits.lanes_per_node + MAX_FEATURES + OTHER_HELLO_FIELDS;
+    let most = limits.known_commands
+        + limits.lanes_per_node
+        + limits.specs_per_node
+        + MAX_FEATURES
+        + OTHER_HELLO_FIELDS;
     check_entries(&bytes, most, "Hello")?;
     let hello: v1::Hello = parse(bytes, "Hello")?;
     let journal = match hello.journal_id.as_str() {
@@ -120,6 +140,7 @@ fn decode_hello(bytes: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
         lanes: hello.lanes.iter().map(decode_lane).collect::<Result<_, _>>()?,
         journal,
         known_commands: hello.known_commands.iter().map(decode_known).collect::<Result<_, _>>()?,
+        specs: hello.specs.iter().map(decode_spec).collect::<Result<_, _>>()?,
     })))
 }
 
@@ -148,6 +169,11 @@ fn decode_known(known: &v1::KnownCommand) -> Result<KnownCommand, String> {
     let state = decode_state(known.state)
         .ok_or_else(|| format!("Hello: the state of known command {id} is none of CommandState"))?;
     Ok(KnownCommand { id, attempt: Attempt(known.attempt), state })
+}
+
+fn decode_spec(spec: &v1::SpecGeneration) -> Result<SpecGeneration, String> {
+    let name = SpecName::new(&spec.name).map_err(|error| format!("Hello: {error}"))?;
+    Ok(SpecGeneration { name, generation: Generation(spec.generation) })
 }
 
 fn decode_update(bytes: Bytes) -> Result<NodeFrame, String> {
@@ -261,6 +287,7 @@ fn encode_reject(code: RejectCode) -> i32 {
         RejectCode::Invalid => v1::RejectCode::Invalid,
         RejectCode::NotStorable => v1::RejectCode::NotStorable,
         RejectCode::Unsupported => v1::RejectCode::Unsupported,
+        RejectCode::UnknownSpec => v1::RejectCode::UnknownSpec,
     };
     wire as i32
 }
@@ -307,7 +334,8 @@ fn encode_arm(frame: GatewayFrame) -> v1::gateway_frame::Frame {
             Arm::CancelCommand(v1::CancelCommand { command_id: id_bytes(cancel.id), reason: cancel.reason })
         }
         GatewayFrame::Ack(ack) => {
-            Arm::Ack(v1::Ack { r#ref: ack.frame_ref.0, state: encode_state(ack.state) })
+            let state = ack.state.map_or(v1::CommandState::Unspecified as i32, encode_state);
+            Arm::Ack(v1::Ack { r#ref: ack.frame_ref.0, state })
         }
         GatewayFrame::EventAck(ack) => Arm::EventAck(v1::EventAck {
             r#ref: ack.frame_ref.0,
@@ -319,6 +347,11 @@ fn encode_arm(frame: GatewayFrame) -> v1::gateway_frame::Frame {
             code: encode_reject(rejected.code),
             message: rejected.message,
             retryable: rejected.retryable,
+        }),
+        GatewayFrame::Spec(spec) => Arm::Spec(v1::Spec {
+            name: spec.name.as_str().to_owned(),
+            generation: spec.generation.0,
+            body: spec.body,
         }),
         GatewayFrame::Drain { reconnect_after_ms } => Arm::Drain(v1::Drain { reconnect_after_ms }),
         GatewayFrame::HeartbeatAck { sequence, server_time } => {

@@ -10,6 +10,7 @@
 
 mod journal;
 mod node;
+mod node_specs;
 mod process;
 mod random;
 pub mod store;

@@ -21,6 +21,7 @@ use gateway_core::ids::{Attempt, CommandId, Credits, FrameRef, LaneName, NodeId,
 use gateway_core::time::Moment;
 
 use crate::journal::SimJournal;
+use crate::node_specs::SimSpecs;
 use crate::random::Chance;
 
 /// The progress text, and the kind of an event, that the store refuses.
@@ -54,6 +55,7 @@ pub(crate) struct SimNode {
     heartbeats: u64,
     poisons: bool,
     pub(crate) journal: SimJournal,
+    pub(crate) specs: SimSpecs,
     /// Whether a cursor was told: to be checked and unset by the world.
     pub(crate) cursor_told: bool,
 }
@@ -78,6 +80,7 @@ impl SimNode {
             heartbeats: 0,
             poisons,
             journal: SimJournal::new(poisons),
+            specs: SimSpecs::default(),
             cursor_told: false,
         }
     }
@@ -90,6 +93,7 @@ impl SimNode {
         self.sent = 0;
         self.outbox.clear();
         self.journal.handle_connected();
+        let specs = self.specs.handle_connected();
         let known = |(id, held): (&CommandId, &Held)| KnownCommand {
             id: *id,
             attempt: held.attempt,
@@ -105,6 +109,7 @@ impl SimNode {
             lanes: self.lanes.clone(),
             journal: Some(self.journal.id.clone()),
             known_commands: self.known.iter().map(known).collect(),
+            specs,
         })));
     }
 
@@ -133,6 +138,11 @@ impl SimNode {
                 self.take_command(*command, chance, now);
             }
             GatewayFrame::CancelCommand(cancel) => self.take_cancel(cancel.id),
+            GatewayFrame::Spec(spec) => {
+                assert!(self.epoch.is_some(), "a spec follows Welcome");
+                self.specs.handle_spec(*spec, &mut self.next_ref, chance);
+            }
+            GatewayFrame::Ack(ack) if self.specs.handle_ack(ack.frame_ref) => assert_eq!(ack.state, None),
             GatewayFrame::Ack(ack) => self.take_ack(ack),
             GatewayFrame::EventAck(ack) => {
                 self.journal.handle_ack(&ack);
@@ -256,7 +266,7 @@ impl SimNode {
 
     fn take_ack(&mut self, ack: Ack) {
         let update = self.answered(ack.frame_ref);
-        self.acked.push((update.id, ack.state));
+        self.acked.push((update.id, ack.state.expect("an update's ack has a state")));
         if update.state.is_terminal() {
             self.forget(update.id, update.attempt);
         }
@@ -289,6 +299,8 @@ impl SimNode {
         if self.epoch.is_some() {
             self.outbox.extend(self.owed.iter().skip(self.sent).cloned().map(NodeFrame::CommandUpdate));
             self.sent = self.owed.len();
+            let answers = self.specs.poll_answers().into_iter();
+            self.outbox.extend(answers.map(|applied| NodeFrame::SpecApplied(Box::new(applied))));
             let batch = self.journal.poll_batch(&mut self.next_ref);
             self.outbox.extend(batch.map(|batch| NodeFrame::EventBatch(Box::new(batch))));
         }
@@ -304,7 +316,7 @@ impl SimNode {
 
     /// Whether nothing is owed and nothing runs.
     pub(crate) fn is_idle(&self) -> bool {
-        self.known.is_empty() && self.owed.is_empty() && self.journal.is_idle()
+        self.known.is_empty() && self.owed.is_empty() && self.journal.is_idle() && self.specs.is_idle()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Moment> {

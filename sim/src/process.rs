@@ -98,6 +98,7 @@ impl Process {
             lease_renew_every: Duration::from_secs(1),
             poll_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(1),
+            spec_sweep_every: Duration::from_secs(2),
         };
         self.writer = Some(Writer::new(config, now));
     }

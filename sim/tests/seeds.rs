@@ -28,6 +28,9 @@ fn sum(seeds: std::ops::Range<u64>) -> Story {
         tombstones: sum.tombstones + story.tombstones,
         expired: sum.expired + story.expired,
         reaped: sum.reaped + story.reaped,
+        spec_changes: sum.spec_changes + story.spec_changes,
+        specs_failed: sum.specs_failed + story.specs_failed,
+        specs_read: sum.specs_read + story.specs_read,
         simulated: sum.simulated + story.simulated,
         ..sum
     })
@@ -38,6 +41,9 @@ fn whatever_fails_every_command_ends_once_and_every_event_is_stored_once_and_in_
     let all = sum(0..400);
     assert!(all.executions > 8_000, "{all:?}");
     assert!(all.journaled > 8_000, "{all:?}");
+    assert!(all.spec_changes > 4_000 && all.specs_failed > 100, "{all:?}");
+    // Some are read again, after a lost answer or connection, but none without end.
+    assert!(all.specs_read < 3 * all.spec_changes, "{all:?}");
     let happened = [
         all.tombstones,
         all.crashes,

@@ -14,10 +14,12 @@ use super::inbox::{Item, LocalRefusal};
 use super::lifecycle::Phase;
 use super::validation;
 use crate::close::CloseReason;
-use crate::frame::{CommandUpdate, EventAck, EventBatch, GatewayFrame, RefusedEvent, RejectCode, Rejected};
+use crate::frame::{
+    CommandUpdate, EventAck, EventBatch, GatewayFrame, RefusedEvent, RejectCode, Rejected, SpecApplied,
+};
 use crate::ids::{EventSeq, FrameRef, JournalId};
 use crate::limits::MAX_BAD_FRAMES_IN_A_ROW;
-use crate::seam::{EventsRequest, ToWriter, UpdateRequest};
+use crate::seam::{EventsRequest, SpecAnswer, ToWriter, UpdateRequest};
 
 impl Session {
     pub(super) fn take_update(&mut self, update: CommandUpdate, bytes: usize) {
@@ -36,13 +38,25 @@ impl Session {
         self.inbox.push(item, bytes);
     }
 
+    pub(super) fn take_spec_applied(&mut self, applied: SpecApplied, bytes: usize) {
+        let frame_ref = applied.frame_ref;
+        let item = match validation::admit_spec_applied(applied) {
+            Ok((name, generation, error)) => {
+                let answer = SpecAnswer { key: self.key, node: self.node.clone(), name, generation, error };
+                Item::SpecApplied(frame_ref, Box::new(answer))
+            }
+            Err(message) => invalid(frame_ref, message),
+        };
+        self.inbox.push(item, bytes);
+    }
+
     /// The next of what waits for the writer, if its turn has come.
     pub(super) fn poll_inbox(&mut self) -> Option<ToWriter> {
         let writer_is_free = self.in_flight.is_none();
         let item = self.inbox.pop_if(|item| match item {
             // Not awaited: behind the frame that is with the writer its order is the mailbox's.
             Item::Credit(_) => true,
-            Item::Update(_) | Item::Events(_) => writer_is_free,
+            Item::Update(_) | Item::Events(_) | Item::SpecApplied(..) => writer_is_free,
             Item::Refused(_) | Item::Heartbeat { .. } => false,
         })?;
         let (key, node) = (self.key, self.node.clone());
@@ -55,6 +69,10 @@ impl Session {
             Item::Events(batch) => {
                 self.in_flight = Some(batch.frame_ref);
                 Some(ToWriter::Events(EventsRequest { key, node, batch: Arc::new(*batch) }))
+            }
+            Item::SpecApplied(frame_ref, answer) => {
+                self.in_flight = Some(frame_ref);
+                Some(ToWriter::SpecApplied(answer))
             }
             Item::Refused(_) | Item::Heartbeat { .. } => None,
         }

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use crate::frame::{CommandUpdate, CreditChange, EventBatch, RejectCode};
 use crate::ids::FrameRef;
 use crate::limits::Limits;
+use crate::seam::SpecAnswer;
 
 /// Slots kept when the queue runs empty.
 const KEPT_SLOTS: usize = 4;
@@ -21,6 +22,7 @@ const KEPT_SLOTS: usize = 4;
 pub(super) enum Item {
     Update(Box<CommandUpdate>),
     Events(Box<EventBatch>),
+    SpecApplied(FrameRef, Box<SpecAnswer>),
     Credit(CreditChange),
     /// Answered by the session itself, in its turn.
     Refused(Box<LocalRefusal>),

@@ -35,6 +35,7 @@ use crate::close::CloseReason;
 use crate::frame::{Ack, Command, CreditChange, GatewayFrame, Hello, NodeFrame, RejectCode, Rejected};
 use crate::ids::{FrameRef, JournalId, LaneName, NodeId, SessionEpoch, SessionKey};
 use crate::limits::{Limits, MAX_WAITING_ANSWERS};
+use crate::mail::Weigh;
 use crate::seam::{Granted, HelloRequest, Identity, SessionNews, ToWriter};
 use crate::time::Moment;
 
@@ -60,10 +61,20 @@ pub struct Session {
     /// The durable frame that is with the writer.
     in_flight: Option<FrameRef>,
     outbox: SessionOutbox,
+    specs: SpecsOnTheWay,
     held_back: bool,
     bad_frames_in_a_row: u32,
     ignored_credits: u32,
     ending: Option<CloseReason>,
+}
+
+/// The weight of specs that the writer gave and must hear of when they have left.
+#[derive(Debug, Default)]
+struct SpecsOnTheWay {
+    /// Polled by the driver.
+    polled: usize,
+    /// Left for the node.
+    sent: usize,
 }
 
 /// What the writer knows of the session.
@@ -95,6 +106,7 @@ impl Session {
             inbox: SessionInbox::default(),
             in_flight: None,
             outbox: SessionOutbox::default(),
+            specs: SpecsOnTheWay::default(),
             held_back: false,
             bad_frames_in_a_row: 0,
             ignored_credits: 0,
@@ -122,6 +134,7 @@ impl Session {
             NodeFrame::Heartbeat(heartbeat) => self.take_heartbeat(heartbeat.sequence, bytes, now),
             NodeFrame::CommandUpdate(update) => self.take_update(update, bytes),
             NodeFrame::EventBatch(batch) => self.take_events(batch, bytes),
+            NodeFrame::SpecApplied(applied) => self.take_spec_applied(*applied, bytes),
             NodeFrame::Credit(change) => self.take_credit(change, bytes),
             NodeFrame::Unsupported(frame_ref) => {
                 let message = "this gateway does not store frames of that kind".to_owned();
@@ -173,6 +186,11 @@ impl Session {
                     self.outbox.push(GatewayFrame::CancelCommand(cancel));
                 }
             }
+            SessionNews::Specs(specs) => {
+                if self.take_event(Event::Order) {
+                    specs.into_iter().for_each(|spec| self.outbox.push(GatewayFrame::Spec(Box::new(spec))));
+                }
+            }
             SessionNews::Close(reason) => self.close(reason),
         }
         self.settle(now);
@@ -184,6 +202,11 @@ impl Session {
             self.held_back = held_back;
             self.settle(now);
         }
+    }
+
+    /// All frames that were polled have left for the node.
+    pub fn handle_all_sent(&mut self) {
+        self.specs.sent += mem::take(&mut self.specs.polled);
     }
 
     /// The session must end: a malformed frame, the peer gone or slow, the gateway fenced or
@@ -228,6 +251,9 @@ impl Session {
             let epoch = membership.epoch;
             return Some(ToWriter::Alive { key: self.key, node: self.node.clone(), epoch });
         }
+        if self.has_sent_specs() {
+            return Some(ToWriter::SpecsSent { key: self.key, bytes: mem::take(&mut self.specs.sent) });
+        }
         let message = self.poll_inbox();
         self.advance();
         // The item may have been the last that a finishing session owed.
@@ -237,6 +263,9 @@ impl Session {
     /// What must be sent to the node, in order.
     pub fn poll_frame(&mut self) -> Option<GatewayFrame> {
         let frame = self.outbox.pop()?;
+        if let GatewayFrame::Spec(spec) = &frame {
+            self.specs.polled += spec.weight_bytes();
+        }
         self.advance();
         Some(frame)
     }
@@ -270,6 +299,11 @@ impl Session {
     /// `Admission::handle_hello_done`). Once `false` it stays so.
     pub fn hello_is_pending(&self) -> bool {
         self.phase.awaits_hello_outcome()
+    }
+
+    /// Whether the writer must hear of specs that have left.
+    pub fn has_sent_specs(&self) -> bool {
+        self.specs.sent > 0
     }
 
     /// The session's epoch, once its Hello is durable.
@@ -409,6 +443,7 @@ impl Session {
         self.inbox.clear();
         self.in_flight = None;
         self.outbox.clear();
+        self.specs = SpecsOnTheWay::default();
         if !matches!(self.introduction, Introduction::Posted) {
             self.introduction = Introduction::Over;
         }

@@ -14,8 +14,8 @@ use super::stories::events::{events, journal};
 use super::stories::{command, hello, identity, update};
 use super::*;
 use crate::command::CommandState;
-use crate::frame::{CancelCommand, EventAck, Goodbye, Heartbeat};
-use crate::ids::{CommandId, Credits, EventSeq, ShardId};
+use crate::frame::{CancelCommand, EventAck, Goodbye, Heartbeat, Spec, SpecApplied};
+use crate::ids::{CommandId, Credits, EventSeq, Generation, ShardId, SpecName};
 use crate::time::UnixMillis;
 
 #[derive(Debug, Clone)]
@@ -24,6 +24,7 @@ enum Op {
     Heartbeat,
     Update { bad: bool, bytes: usize },
     Events { bad: bool, bytes: usize },
+    SpecApplied { bad: bool, bytes: usize },
     Unsupported,
     Credit { declared: bool },
     Ignored,
@@ -33,9 +34,11 @@ enum Op {
     WriterAnswers { stored: bool },
     WriterCommands { count: u64 },
     WriterCancels,
+    WriterSpecs { bytes: usize },
     WriterCloses,
     DriverCloses,
     DriverPolls { writer: usize, frames: usize },
+    DriverHasSent,
     TimePasses { millis: u64 },
 }
 
@@ -45,6 +48,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => Just(Op::Heartbeat),
         12 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Update { bad, bytes }),
         6 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Events { bad, bytes }),
+        4 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::SpecApplied { bad, bytes }),
         2 => Just(Op::Unsupported),
         4 => any::<bool>().prop_map(|declared| Op::Credit { declared }),
         1 => Just(Op::Ignored),
@@ -54,6 +58,8 @@ fn op() -> impl Strategy<Value = Op> {
         12 => prop::bool::weighted(0.8).prop_map(|stored| Op::WriterAnswers { stored }),
         4 => (0..4u64).prop_map(|count| Op::WriterCommands { count }),
         1 => Just(Op::WriterCancels),
+        2 => (0..900usize).prop_map(|bytes| Op::WriterSpecs { bytes }),
+        2 => Just(Op::DriverHasSent),
         1 => prop::bool::weighted(0.2).prop_map(|closes| if closes { Op::WriterCloses } else { Op::Ignored }),
         1 => prop::bool::weighted(0.2).prop_map(|closes| if closes { Op::DriverCloses } else { Op::Ignored }),
         12 => (0..4usize, 0..4usize).prop_map(|(writer, frames)| Op::DriverPolls { writer, frames }),
@@ -66,6 +72,7 @@ fn op() -> impl Strategy<Value = Op> {
 enum Handed {
     Update(FrameRef),
     Events(FrameRef),
+    SpecApplied,
     Credit(Credits),
 }
 
@@ -88,6 +95,9 @@ struct World {
     granted: bool,
     with_writer: Option<Handed>,
     closed_posted: usize,
+    // The weight of specs: given, and told to have left.
+    specs_given: usize,
+    specs_told: usize,
     // How it ended.
     end: Option<CloseReason>,
 }
@@ -121,6 +131,8 @@ impl World {
             granted: false,
             with_writer: None,
             closed_posted: 0,
+            specs_given: 0,
+            specs_told: 0,
             end: None,
         }
     }
@@ -136,12 +148,14 @@ impl World {
             | Op::WriterAnswers { .. }
             | Op::WriterCommands { .. }
             | Op::WriterCancels
+            | Op::WriterSpecs { .. }
             | Op::WriterCloses => self.run_writer(op),
             Op::DriverCloses => {
                 self.session.handle_close(CloseReason::Fenced, self.now);
                 assert_eq!(self.session.poll_frame(), None, "5: nothing is sent after the end");
             }
             Op::DriverPolls { writer, frames } => self.poll(writer, frames),
+            Op::DriverHasSent => self.session.handle_all_sent(),
             Op::TimePasses { millis } => {
                 self.now = self.now + Duration::from_millis(millis);
                 if self.session.next_deadline().is_some_and(|deadline| deadline <= self.now) {
@@ -182,6 +196,11 @@ impl World {
             Op::Events { bad, bytes } => {
                 (NodeFrame::EventBatch(Box::new(events(frame_ref.0, u64::from(!bad)..3))), bytes)
             }
+            Op::SpecApplied { bad, bytes } => {
+                let name = if bad { String::new() } else { "spec".to_owned() };
+                let applied = SpecApplied { frame_ref, name, generation: Generation(1), error: None };
+                (NodeFrame::SpecApplied(Box::new(applied)), bytes)
+            }
             Op::Unsupported => (NodeFrame::Unsupported(frame_ref), 9),
             Op::Credit { declared } => {
                 let lane = LaneName::new(if declared { "default" } else { "other" }).expect("a lane name");
@@ -203,6 +222,12 @@ impl World {
                     self.durable_refs.push(frame_ref);
                     if batch.events[0].seq.0 > 0 {
                         self.to_hand.push_back(Handed::Events(frame_ref));
+                    }
+                }
+                NodeFrame::SpecApplied(applied) => {
+                    self.durable_refs.push(frame_ref);
+                    if !applied.name.is_empty() {
+                        self.to_hand.push_back(Handed::SpecApplied);
                     }
                 }
                 NodeFrame::Unsupported(_) => self.durable_refs.push(frame_ref),
@@ -239,7 +264,7 @@ impl World {
                 if stored && events {
                     SessionNews::EventsStored { journal: journal(), acked: EventSeq(2), refused: None }
                 } else if stored {
-                    SessionNews::Stored { state: CommandState::Running }
+                    SessionNews::Stored { state: Some(CommandState::Running) }
                 } else {
                     let message = "no such command".to_owned();
                     SessionNews::NotStored { code: RejectCode::UnknownCommand, message, retryable: false }
@@ -252,6 +277,13 @@ impl World {
                 id: CommandId(uuid::Uuid::nil()),
                 reason: "changed my mind".to_owned(),
             }),
+            Op::WriterSpecs { bytes } if self.granted => {
+                let name = SpecName::new("spec").expect("a spec name");
+                let body = vec![7; bytes].into();
+                let spec = Spec { name, generation: Generation(self.number()), body };
+                self.specs_given += spec.weight_bytes();
+                SessionNews::Specs(vec![spec])
+            }
             Op::WriterCloses => SessionNews::Close(CloseReason::Superseded),
             _ => return,
         };
@@ -291,6 +323,14 @@ impl World {
             ToWriter::Events(request) => {
                 assert!(self.granted, "1: the Hello is durable first");
                 self.see_durable(Handed::Events(request.batch.frame_ref));
+            }
+            ToWriter::SpecApplied(_) => {
+                assert!(self.granted, "1: the Hello is durable first");
+                self.see_durable(Handed::SpecApplied);
+            }
+            ToWriter::SpecsSent { bytes, .. } => {
+                self.specs_told += *bytes;
+                assert!(self.specs_told <= self.specs_given, "what was not given can't have left");
             }
             ToWriter::Credit { change, .. } => {
                 let due = self.to_hand.pop_front();

@@ -5,6 +5,7 @@
 //! fences. Bytes and sockets are the shard's to test, orders nobody thought of the properties'.
 
 pub(super) mod events;
+mod specs;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,7 @@ pub(super) fn hello(lanes: &[&str]) -> Hello {
         lanes: lanes.iter().map(|name| lane(name, 4)).collect(),
         journal: Some(JournalId::new("journal-1").expect("a journal id")),
         known_commands: Vec::new(),
+        specs: Vec::new(),
     }
 }
 
@@ -117,7 +119,7 @@ fn send_heartbeat(session: &mut Session, sequence: u64, now: Moment) {
 }
 
 fn stored() -> SessionNews {
-    SessionNews::Stored { state: CommandState::Running }
+    SessionNews::Stored { state: Some(CommandState::Running) }
 }
 
 fn posted_ref(session: &mut Session) -> Option<u64> {
@@ -133,7 +135,7 @@ fn frames(session: &mut Session) -> Vec<GatewayFrame> {
 }
 
 fn ack(frame_ref: u64) -> GatewayFrame {
-    GatewayFrame::Ack(Ack { frame_ref: FrameRef(frame_ref), state: CommandState::Running })
+    GatewayFrame::Ack(Ack { frame_ref: FrameRef(frame_ref), state: Some(CommandState::Running) })
 }
 
 fn heartbeat_ack(sequence: u64, server_time: i64) -> GatewayFrame {

@@ -9,8 +9,10 @@
 //! 3. No sentence repeats text of the node.
 
 use crate::command::CommandState;
-use crate::frame::{CommandUpdate, Event, EventBatch, Hello, KnownCommand, PROTOCOL, RejectCode};
-use crate::ids::{Attempt, Credits};
+use crate::frame::{
+    CommandUpdate, Event, EventBatch, Hello, KnownCommand, PROTOCOL, RejectCode, SpecApplied, SpecGeneration,
+};
+use crate::ids::{Attempt, Credits, Generation, SpecName};
 use crate::limits::{
     Limits, MAX_EVENT_BODY_BYTES, MAX_EVENT_TEXT_BYTES, MAX_FEATURE_BYTES, MAX_FEATURES, MAX_LANE_CAPACITY,
     MAX_SIGNATURE_BYTES, MAX_TEXT_BYTES,
@@ -18,6 +20,8 @@ use crate::limits::{
 
 /// The highest seq that its column holds, with one to come after it.
 const MAX_EVENT_SEQ: u64 = i64::MAX as u64 - 1;
+/// The highest generation that its column holds.
+const MAX_GENERATION: u64 = i64::MAX as u64;
 /// The highest attempt that its column holds.
 const MAX_ATTEMPT: u32 = i32::MAX as u32;
 
@@ -42,7 +46,8 @@ pub(super) fn admit_hello(hello: &mut Hello, limits: &Limits) -> Result<(), Stri
         check_text("features", feature, MAX_FEATURE_BYTES).map_err(|why| format!("Hello: {why}"))?;
     }
     admit_lanes(hello, limits)?;
-    check_known_commands(&hello.known_commands, limits)
+    check_known_commands(&hello.known_commands, limits)?;
+    check_specs(&hello.specs, limits)
 }
 
 fn admit_lanes(hello: &mut Hello, limits: &Limits) -> Result<(), String> {
@@ -80,6 +85,33 @@ fn check_known_commands(known: &[KnownCommand], limits: &Limits) -> Result<(), S
         )),
         None => Ok(()),
     }
+}
+
+fn check_specs(specs: &[SpecGeneration], limits: &Limits) -> Result<(), String> {
+    check_count("specs", specs.len(), limits.specs_per_node, Some("sessions.specs_per_node"))?;
+    for (index, spec) in specs.iter().enumerate() {
+        check_generation(spec.generation).map_err(|why| format!("Hello: spec {index}: {why}"))?;
+        if specs[..index].iter().any(|earlier| earlier.name == spec.name) {
+            return Err(format!("Hello: spec {index} has the name of an earlier one; list each spec once"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks what a node says of a spec: its name, its generation, and why it failed, brought within
+/// bounds. `Err` is the sentence of its `Rejected`.
+pub(super) fn admit_spec_applied(
+    applied: SpecApplied,
+) -> Result<(SpecName, Generation, Option<String>), String> {
+    let name = SpecName::new(&applied.name).map_err(|error| error.to_string())?;
+    check_generation(applied.generation)?;
+    // An outcome that is told must be kept, whatever stands in its sentence.
+    let error = applied.error.map(|error| {
+        let mut error = error.replace('\0', "\u{FFFD}");
+        error.truncate(error.floor_char_boundary(MAX_TEXT_BYTES));
+        error
+    });
+    Ok((name, applied.generation, error))
 }
 
 /// Checks an update. `Err` is the sentence of its `Rejected`.
@@ -175,6 +207,13 @@ fn check_size(field: &str, bytes: usize, max: usize) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{field} is {bytes} bytes long; at most {max} are allowed"))
+}
+
+fn check_generation(generation: Generation) -> Result<(), String> {
+    if (1..=MAX_GENERATION).contains(&generation.0) {
+        return Ok(());
+    }
+    Err(format!("generation is {generation}; it counts from 1 to {MAX_GENERATION}"))
 }
 
 fn check_attempt(attempt: Attempt) -> Result<(), String> {

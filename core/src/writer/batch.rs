@@ -200,6 +200,10 @@ impl<T: Entry> GroupQueue<T> {
         self.waiting.len() + self.again.iter().map(Vec::len).sum::<usize>()
     }
 
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_none() && self.again.is_empty() && self.waiting.is_empty()
     }

@@ -8,6 +8,7 @@
 //!    gateway's Hello, or the fence; a key that left never comes back.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 use super::lanes::LaneId;
 use crate::ids::{NodeId, SessionEpoch, SessionKey};
@@ -65,6 +66,12 @@ impl Directory {
     /// The node's session, if its epoch is this one.
     pub(super) fn of_epoch(&self, node: &NodeId, epoch: SessionEpoch) -> Option<&LiveSession> {
         self.of_node(node).filter(|session| session.epoch == epoch)
+    }
+
+    /// The session that follows this key, or the first.
+    pub(super) fn following(&self, after: Option<SessionKey>) -> Option<&LiveSession> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.sessions.range((from, Bound::Unbounded)).next().map(|(_, session)| session)
     }
 
     pub(super) fn len(&self) -> usize {

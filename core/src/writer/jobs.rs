@@ -28,6 +28,7 @@ impl Writer {
                 let entries = self.events.poll_batch(&self.config.limits, now)?;
                 Some(Job::Events { entries })
             })
+            .or_else(|| self.poll_specs_job(now))
             .or_else(|| {
                 let entries = self.presence.poll_batch(&self.config.limits, now)?;
                 Some(Job::Presence { gateway: self.config.gateway.clone(), entries })
@@ -49,12 +50,14 @@ impl Writer {
             let dispatch = self.dispatch.next_deadline(&self.ledger);
             let hellos = self.hellos.queue().next_deadline();
             let cancels = self.cancels.next_deadline().filter(|_| self.directory.len() > 0);
-            [dispatch, hellos, cancels, self.next_poll].into_iter().flatten().min()
+            let specs = self.specs.next_look().filter(|_| self.directory.len() > 0);
+            [dispatch, hellos, cancels, specs, self.next_poll].into_iter().flatten().min()
         });
         let always = [
             self.lease.next_deadline(self.lease_aim()),
             self.updates.next_deadline(),
             self.events.queue().next_deadline(),
+            self.specs.next_answers(),
             self.presence.next_deadline(),
             self.stop.next_deadline(),
             self.sweep_deadline(),
@@ -74,6 +77,7 @@ impl Writer {
             Queue::Presence => self.presence.queue().backoff().health(),
             Queue::Feed => self.cancels.backoff().health(),
             Queue::Sweeps => self.sweeps.backoff().health(),
+            Queue::Specs => self.specs.backoff().health(),
         }
     }
 
@@ -86,6 +90,7 @@ impl Writer {
             Queue::Updates => self.updates.len(),
             Queue::Events => self.events.queue().len(),
             Queue::Presence => self.presence.queue().len(),
+            Queue::Specs => self.specs.len(),
         }
     }
 

@@ -29,6 +29,8 @@ mod presence;
 #[cfg(test)]
 mod sequences;
 mod settlement;
+mod spec_places;
+mod specs;
 mod stop;
 mod sweeps;
 #[cfg(test)]
@@ -51,6 +53,7 @@ use self::hellos::{HelloClosed, Hellos};
 use self::lanes::{Ledger, Look};
 use self::lease::{Lease, LeaseChange};
 use self::presence::Presence;
+use self::specs::Specs;
 use self::stop::Stop;
 use self::sweeps::Sweeps;
 use crate::close::CloseReason;
@@ -78,6 +81,8 @@ pub struct WriterConfig {
     pub poll_every: Duration,
     /// How often the gateway that leads the sweeps looks for what is due.
     pub sweep_every: Duration,
+    /// How often each gateway looks for specs that its sessions have not answered.
+    pub spec_sweep_every: Duration,
 }
 
 /// Where the writer is in its life.
@@ -115,6 +120,11 @@ pub struct WriterCounts {
     pub sessions_reaped: u64,
     /// Runs of the sweeps that came to their end.
     pub sweeps: u64,
+    /// Specs given to sessions.
+    pub specs_pushed: u64,
+    /// What nodes said of specs, stored or refused.
+    pub spec_answers_stored: u64,
+    pub spec_answers_refused: u64,
 }
 
 /// The machine of the writer's thread.
@@ -131,6 +141,7 @@ pub struct Writer {
     presence: Presence,
     cancels: CancelFeed,
     sweeps: Sweeps,
+    specs: Specs,
     stop: Stop,
     next_poll: Option<Moment>,
     to_shard: VecDeque<(ShardId, ToShard)>,
@@ -152,6 +163,7 @@ impl Writer {
             presence: Presence::new(),
             cancels: CancelFeed::new(),
             sweeps: Sweeps::new(&config),
+            specs: Specs::new(&config),
             stop: Stop::new(config.shards),
             next_poll: None,
             to_shard: VecDeque::new(),
@@ -168,6 +180,8 @@ impl Writer {
             ToWriter::Hello(request) => self.take_hello(*request),
             ToWriter::Update(request) => self.take_update(*request),
             ToWriter::Events(request) => self.take_events(request),
+            ToWriter::SpecApplied(answer) => self.take_spec_applied(*answer),
+            ToWriter::SpecsSent { key, bytes } => self.specs.handle_sent(key, bytes, now),
             ToWriter::Credit { key, change, .. } => self.take_credit(key, change),
             ToWriter::Alive { key, node, epoch } => self.take_alive(key, node, epoch),
             ToWriter::Closed { key, .. } => self.take_closed(key),
@@ -245,8 +259,13 @@ impl Writer {
 
     /// Whether more messages of the shards should be taken now.
     pub fn wants_messages(&self) -> bool {
-        self.hellos.queue().len() + self.updates.len() + self.events.queue().len()
-            < self.config.limits.to_writer_messages
+        let waiting = [
+            self.hellos.queue().len(),
+            self.updates.len(),
+            self.events.queue().len(),
+            self.specs.answers().len(),
+        ];
+        waiting.iter().sum::<usize>() < self.config.limits.to_writer_messages
     }
 
     /// Where the writer is in its life.
@@ -328,6 +347,7 @@ impl Writer {
     /// A session that left the directory for no newer one: its lanes close, and it is written.
     fn part_from(&mut self, session: LiveSession) {
         self.ledger.close(&session.lanes);
+        self.specs.forget(session.key);
         self.presence.push(PresenceEntry::Disconnected { node: session.node, epoch: session.epoch });
     }
 
@@ -371,6 +391,7 @@ impl Writer {
         self.dispatch.forsake();
         self.cancels.forsake();
         self.sweeps.forsake();
+        self.released_bytes += self.specs.forsake();
         self.next_poll = None;
     }
 

@@ -56,6 +56,10 @@ impl Writer {
             Outcome::Presence(Err(error)) => self.presence.handle_failed(&error, now),
             Outcome::Cancels(Ok(wanted)) => self.take_wanted_cancels(wanted, now),
             Outcome::Cancels(Err(error)) => self.cancels.handle_failed(&error, now),
+            Outcome::SpecsDue(Ok(found)) => self.take_specs_found(found, now),
+            Outcome::SpecsDue(Err(error)) => self.take_specs_look_error(&error, now),
+            Outcome::SpecsApplied(Ok(outcomes)) => self.take_spec_answers(outcomes),
+            Outcome::SpecsApplied(Err(error)) => self.take_spec_answers_error(&error, now),
             Outcome::Sweep(outcome) => self.take_swept(outcome, started, now),
         }
     }
@@ -131,12 +135,14 @@ impl Writer {
         if let Some(older) = self.directory.enter(session) {
             self.counts.sessions_superseded += 1;
             self.ledger.close(&older.lanes);
+            self.specs.forget(older.key);
             self.tell(older.key, SessionNews::Close(CloseReason::Superseded));
         }
         if self.next_poll.is_none() {
             self.next_poll = Some(now + self.config.poll_every);
         }
         self.cancels.note_told(key, &grant.cancels, now);
+        self.specs.handle_hello(key, request.hello.specs);
         let granted = Granted {
             epoch: grant.epoch,
             server_time: grant.server_time,
@@ -199,7 +205,7 @@ impl Writer {
                 self.counts.updates_stored += 1;
                 self.counts.update_conflicts += u64::from(conflict);
                 self.enter(&Settlement { node, id, attempt, row: RowState::In { state, lane } });
-                self.tell(key, SessionNews::Stored { state });
+                self.tell(key, SessionNews::Stored { state: Some(state) });
             }
             UpdateOutcome::UnknownCommand => {
                 self.enter(&Settlement { node, id, attempt, row: RowState::Past });
@@ -270,6 +276,7 @@ impl Writer {
         if let Some(session) = self.directory.remove(key) {
             self.counts.sessions_superseded += 1;
             self.ledger.close(&session.lanes);
+            self.specs.forget(session.key);
             self.tell(key, SessionNews::Close(CloseReason::Superseded));
         }
     }

@@ -14,12 +14,13 @@ use super::testing::{at, command_id, events_batch, hello, lane, node};
 use super::tests::config;
 use super::*;
 use crate::command::CommandState;
-use crate::frame::{Command, CommandUpdate, Event};
-use crate::ids::{Attempt, EventSeq, FrameRef, LaneSeq};
-use crate::seam::EventsRequest;
+use crate::frame::{Command, CommandUpdate, Event, Spec};
+use crate::ids::{Attempt, EventSeq, FrameRef, Generation, LaneSeq, SpecName};
+use crate::seam::{EventsRequest, SpecAnswer};
 use crate::store::{
     Claim, EventsOutcome, ExpiryPass, HelloGrant, HelloOutcome, InFlight, Job, LaneState, LeaseOutcome,
-    PresenceOutcome, Queue, Routed, StoreError, SweepJob, SweepOutcome, UpdateOutcome,
+    PresenceOutcome, Queue, Routed, SpecAppliedOutcome, SpecsFound, SpecsLook, StoreError, SweepJob,
+    SweepOutcome, UpdateOutcome,
 };
 use crate::time::UnixMillis;
 
@@ -41,6 +42,8 @@ enum Op {
     Enqueue { node: usize, poke: bool },
     Report { session: usize, end: bool },
     Emit { session: usize, count: u64 },
+    SetSpec { node: usize, poke: bool },
+    Answer { session: usize },
     Execute { queue: usize, fault: Fault },
     Deliver { queue: usize },
     Pass { millis: u64 },
@@ -62,6 +65,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..NODES, any::<bool>()).prop_map(|(node, poke)| Op::Enqueue { node, poke }),
         5 => (0..8_usize, any::<bool>()).prop_map(|(session, end)| Op::Report { session, end }),
         3 => (0..8_usize, 1..6_u64).prop_map(|(session, count)| Op::Emit { session, count }),
+        2 => (0..NODES, any::<bool>()).prop_map(|(node, poke)| Op::SetSpec { node, poke }),
+        3 => (0..8_usize).prop_map(|session| Op::Answer { session }),
         12 => (0..Queue::ALL.len(), fault).prop_map(|(queue, fault)| Op::Execute { queue, fault }),
         12 => (0..Queue::ALL.len()).prop_map(|queue| Op::Deliver { queue }),
         3 => (1..2_500_u64).prop_map(|millis| Op::Pass { millis }),
@@ -83,6 +88,9 @@ struct Client {
     granted: Option<SessionEpoch>,
     waits: bool,
     known: Vec<u128>,
+    /// The generation of the spec that the session was sent, and whether the node has answered it.
+    spec: u64,
+    answered: bool,
 }
 
 #[derive(Debug)]
@@ -99,6 +107,8 @@ struct World {
     /// What each node's one journal holds, and how much of it the node knows to be stored.
     journals: [Vec<Event>; NODES],
     acked: [u64; NODES],
+    /// Of each node's one spec: its generation, and the one that was answered last.
+    specs: [(u64, u64); NODES],
     stolen: bool,
     clients: BTreeMap<SessionKey, Client>,
     next_slot: u32,
@@ -119,12 +129,20 @@ fn number_of(node: &NodeId) -> usize {
 impl World {
     fn new() -> Self {
         Self {
-            writer: Writer::new(WriterConfig { sweep_every: Duration::from_secs(2), ..config() }, at(0)),
+            writer: Writer::new(
+                WriterConfig {
+                    sweep_every: Duration::from_secs(2),
+                    spec_sweep_every: Duration::from_secs(2),
+                    ..config()
+                },
+                at(0),
+            ),
             now: at(0),
             rows: Vec::new(),
             epochs: [0; NODES],
             journals: Default::default(),
             acked: [0; NODES],
+            specs: [(0, 0); NODES],
             stolen: false,
             clients: BTreeMap::new(),
             next_slot: 0,
@@ -156,6 +174,13 @@ impl World {
             }
             Op::Report { session, end } => self.report(session, end),
             Op::Emit { session, count } => self.emit(session, count),
+            Op::SetSpec { node: number, poke } => {
+                self.specs[number].0 += 1;
+                if poke {
+                    self.writer.handle_specs_poke(Some(&node(&name(number))), self.now);
+                }
+            }
+            Op::Answer { session } => self.answer_spec(session),
             Op::Execute { queue, fault } => self.execute(Queue::ALL[queue], fault),
             Op::Deliver { queue } => self.deliver(Queue::ALL[queue]),
             Op::Pass { millis } => {
@@ -231,6 +256,25 @@ impl World {
         self.post(ToWriter::Events(EventsRequest { key, node: sender, batch }));
     }
 
+    /// The node answers the spec that it was sent.
+    fn answer_spec(&mut self, session: usize) {
+        let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
+        if client.waits || client.granted.is_none() || client.answered || client.spec == 0 {
+            return;
+        }
+        client.waits = true;
+        client.answered = true;
+        let (key, sender) = (*key, node(&name(client.node)));
+        let answer = SpecAnswer {
+            key,
+            node: sender,
+            name: SpecName::new("spec").expect("a spec name"),
+            generation: Generation(client.spec),
+            error: None,
+        };
+        self.post(ToWriter::SpecApplied(Box::new(answer)));
+    }
+
     fn say_alive(&mut self) {
         let alive = |(key, client): (&SessionKey, &Client)| {
             Some(ToWriter::Alive { key: *key, node: node(&name(client.node)), epoch: client.granted? })
@@ -291,6 +335,17 @@ impl World {
                 }
             }
             SessionNews::Cancel(_) => {}
+            SessionNews::Specs(specs) => {
+                assert!(client.granted.is_some());
+                let mut bytes = 0;
+                for spec in specs {
+                    assert!(spec.generation.0 >= client.spec, "a session is never sent an older generation");
+                    client.answered = false;
+                    client.spec = spec.generation.0;
+                    bytes += spec.weight_bytes();
+                }
+                self.post(ToWriter::SpecsSent { key, bytes });
+            }
             SessionNews::Close(_) => self.close(key),
         }
     }
@@ -371,7 +426,37 @@ impl World {
                 Outcome::Events(Ok(entries.iter().map(|entry| self.append(entry)).collect()))
             }
             Job::Sweep(job) => Outcome::Sweep(Ok(self.sweep(job))),
+            Job::SpecsDue { looks, .. } => {
+                Outcome::SpecsDue(Ok(looks.iter().map(|look| self.due(look)).collect()))
+            }
+            Job::SpecsApplied { entries } => {
+                let names: BTreeSet<_> = entries.iter().map(|entry| (&entry.node, &entry.name)).collect();
+                assert_eq!(names.len(), entries.len(), "a spec of a node stands once in a batch");
+                Outcome::SpecsApplied(Ok(entries.iter().map(|entry| self.note_answer(entry)).collect()))
+            }
         }
+    }
+
+    fn due(&self, look: &SpecsLook) -> SpecsFound {
+        let number = number_of(&look.node);
+        let (generation, answered) = self.specs[number];
+        let known = look.known.first().map_or(0, |known| known.generation.0);
+        if look.epoch != SessionEpoch(self.epochs[number])
+            || generation <= known
+            || (generation == answered && !look.answered_too)
+        {
+            return SpecsFound::default();
+        }
+        let name = SpecName::new("spec").expect("a spec name");
+        let spec = Spec { name, generation: Generation(generation), body: Bytes::from_static(b"body") };
+        SpecsFound { specs: vec![spec], more: false }
+    }
+
+    fn note_answer(&mut self, entry: &SpecAnswer) -> SpecAppliedOutcome {
+        let (current, answered) = &mut self.specs[number_of(&entry.node)];
+        assert!(entry.generation.0 <= *current, "a node answers what it was sent");
+        *answered = (*answered).max(entry.generation.0);
+        SpecAppliedOutcome::Stored
     }
 
     fn sweep(&self, job: &SweepJob) -> SweepOutcome {
@@ -491,18 +576,20 @@ impl World {
             }
             for session in 0..self.clients.len() {
                 self.report(session, true);
+                self.answer_spec(session);
                 self.turn();
             }
             self.say_alive();
             self.apply(Op::Pass { millis: 300 });
             let all_done = self.rows.iter().all(|row| row.state.is_terminal());
-            if round > 20 && all_done && self.posted == self.released {
+            let all_answered = self.specs.iter().all(|(generation, answered)| generation == answered);
+            if round > 20 && all_done && all_answered && self.posted == self.released {
                 return;
             }
         }
         panic!(
-            "not all is done: {:?}, {} bytes posted, {} released, clients {:?}",
-            self.rows, self.posted, self.released, self.clients
+            "not all is done: {:?}, specs {:?}, {} bytes posted, {} released, clients {:?}",
+            self.rows, self.specs, self.posted, self.released, self.clients
         );
     }
 }

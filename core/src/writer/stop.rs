@@ -95,6 +95,7 @@ impl Writer {
                 && self.presence.queue().is_idle()
                 && self.hellos.queue().is_idle()
                 && !self.dispatch.is_in_flight()
+                && self.specs.answers().is_idle()
                 && self.sweeps.is_over();
             self.stop.advance(flushed, self.lease.is_given_up(), now);
         }

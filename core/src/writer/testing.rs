@@ -70,6 +70,7 @@ pub(crate) fn hello(name: &str, slot: u32, lanes: &[(&str, u32)]) -> HelloReques
         lanes,
         journal: None,
         known_commands: Vec::new(),
+        specs: Vec::new(),
     };
     HelloRequest { key: key(slot), identity, hello }
 }

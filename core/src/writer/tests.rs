@@ -6,6 +6,7 @@
 //! `sequences`, SQL is in `db-writer/tests/`.
 
 mod events;
+mod specs;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::frame::{CancelCommand, Command, CommandUpdate, RejectCode};
 use crate::ids::{Attempt, Credits, EventSeq, FrameRef, LaneSeq};
 use crate::store::{
     Claim, HelloGrant, HelloOutcome, InFlight, Job, LaneRead, LaneState, LaneWant, LeaseJob, LeaseOutcome,
-    PresenceOutcome, Queue, Routed, StoreError, UpdateOutcome, WantedCancel,
+    PresenceOutcome, Queue, Routed, SpecsFound, StoreError, UpdateOutcome, WantedCancel,
 };
 use crate::time::UnixMillis;
 
@@ -30,6 +31,8 @@ struct Desk {
     now: Moment,
     posted_bytes: usize,
     released_bytes: usize,
+    /// Whether the story is about specs; else no node has any.
+    has_specs: bool,
 }
 
 pub(super) fn config() -> WriterConfig {
@@ -51,17 +54,32 @@ pub(super) fn config() -> WriterConfig {
         poll_every: Duration::from_secs(1),
         // Sweeps have stories of their own.
         sweep_every: Duration::from_secs(24 * 3600),
+        spec_sweep_every: Duration::from_secs(24 * 3600),
     }
 }
 
 impl Desk {
     fn new() -> Self {
-        Self { writer: Writer::new(config(), at(0)), now: at(0), posted_bytes: 0, released_bytes: 0 }
+        Self::with(config())
+    }
+
+    fn with(config: WriterConfig) -> Self {
+        Self {
+            writer: Writer::new(config, at(0)),
+            now: at(0),
+            posted_bytes: 0,
+            released_bytes: 0,
+            has_specs: false,
+        }
     }
 
     /// A writer that holds the lease since 0 ms; what it told the shards is read.
     fn serving() -> Self {
-        let mut desk = Self::new();
+        Self::new().begin()
+    }
+
+    fn begin(self) -> Self {
+        let mut desk = self;
         assert!(matches!(desk.job(), Some(Job::Lease(LeaseJob::Acquire { .. }))));
         desk.outcome(held(1));
         assert_eq!(desk.news(), ["shard 0: serving true", "shard 1: serving true"]);
@@ -69,7 +87,15 @@ impl Desk {
     }
 
     fn job(&mut self) -> Option<Job> {
-        self.writer.poll_job(self.now)
+        loop {
+            match self.writer.poll_job(self.now)? {
+                Job::SpecsDue { looks, .. } if !self.has_specs => {
+                    let found = vec![SpecsFound::default(); looks.len()];
+                    self.outcome(Outcome::SpecsDue(Ok(found)));
+                }
+                job => return Some(job),
+            }
+        }
     }
 
     fn queues(&mut self) -> Vec<Queue> {
@@ -141,7 +167,8 @@ fn describe((shard, message): (ShardId, ToShard)) -> String {
 fn describe_news(news: SessionNews) -> String {
     match news {
         SessionNews::Granted(granted) => format!("granted {}", granted.epoch),
-        SessionNews::Stored { state } => format!("stored {state}"),
+        SessionNews::Stored { state: Some(state) } => format!("stored {state}"),
+        SessionNews::Stored { state: None } => "stored".to_owned(),
         SessionNews::EventsStored { acked, refused, .. } => match refused {
             None => format!("events up to {acked}"),
             Some((seq, refused)) => format!("events up to {acked}, {seq} is {:?}", refused.code),
@@ -151,6 +178,11 @@ fn describe_news(news: SessionNews) -> String {
             let ids: Vec<String> =
                 commands.iter().map(|command| command.id.0.as_u128().to_string()).collect();
             format!("commands {}", ids.join(" "))
+        }
+        SessionNews::Specs(specs) => {
+            let specs: Vec<String> =
+                specs.iter().map(|spec| format!("{} {}", spec.name, spec.generation)).collect();
+            format!("specs {}", specs.join(", "))
         }
         SessionNews::Cancel(cancel) => format!("cancel {}", cancel.id.0.as_u128()),
         SessionNews::Close(reason) => format!("close, {}", reason.label()),

@@ -290,7 +290,7 @@ async fn write(
 }
 
 /// Texts as PostgreSQL writes an array of them.
-fn array_literal<T: AsRef<str>>(texts: impl Iterator<Item = T>) -> String {
+pub(super) fn array_literal<T: AsRef<str>>(texts: impl Iterator<Item = T>) -> String {
     let mut literal = String::from("{");
     for (place, text) in texts.enumerate() {
         literal.push_str(if place == 0 { "\"" } else { ",\"" });

@@ -24,6 +24,7 @@ mod hello_fate;
 mod lanes;
 mod lease;
 mod presence;
+mod specs;
 mod stored;
 mod sweeps;
 mod updates;
@@ -102,9 +103,13 @@ const fn job_timeout(queue: Queue) -> Duration {
     match queue {
         Queue::Lease => Duration::from_secs(6),
         Queue::Dispatch => Duration::from_secs(10),
-        Queue::Hellos | Queue::Updates | Queue::Presence | Queue::Feed | Queue::Events | Queue::Sweeps => {
-            Duration::from_secs(20)
-        }
+        Queue::Hellos
+        | Queue::Updates
+        | Queue::Presence
+        | Queue::Feed
+        | Queue::Events
+        | Queue::Sweeps
+        | Queue::Specs => Duration::from_secs(20),
     }
 }
 
@@ -120,6 +125,10 @@ async fn execute(link: &mut Link, job: &Job) -> Result<Outcome, JobError> {
         }
         Job::Events { entries } => Outcome::Events(Ok(events::execute(link, entries).await?)),
         Job::Cancels { gateway } => Outcome::Cancels(Ok(cancels::execute(link, gateway).await?)),
+        Job::SpecsDue { gateway, looks, at_most_bytes } => {
+            Outcome::SpecsDue(Ok(specs::look(link, gateway, looks, *at_most_bytes).await?))
+        }
+        Job::SpecsApplied { entries } => Outcome::SpecsApplied(Ok(specs::store(link, entries).await?)),
         Job::Sweep(job) => Outcome::Sweep(Ok(sweeps::execute(link, job).await?)),
     })
 }

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 pub const NODES: u8 = 3;
 pub const LANES: u8 = 2;
 pub const GATEWAYS: u8 = 2;
+pub const SPECS: u8 = 4;
 pub const OWNERS: u8 = 3;
 
 #[derive(Debug, Clone)]
@@ -64,6 +65,18 @@ pub enum Op {
     Cancels {
         gateway: u8,
     },
+    SetSpec {
+        node: u8,
+        spec: u8,
+        body: u8,
+    },
+    LookAtSpecs {
+        gateway: u8,
+        looks: Vec<Look>,
+        /// In sizes of a body.
+        room: u8,
+    },
+    SpecsApplied(Vec<Said>),
     /// A crash of the database that loses the marks of the lane's last dispatches.
     LoseMarks {
         node: u8,
@@ -140,6 +153,27 @@ pub struct Sign {
     pub gone: bool,
 }
 
+/// A look at a session's specs.
+#[derive(Debug, Clone)]
+pub struct Look {
+    pub node: u8,
+    pub epoch: Epoch,
+    /// The generations of the first specs that the node has; 0: none.
+    pub has: Vec<u8>,
+    pub answered_too: bool,
+    /// In sizes of a body.
+    pub room: u8,
+}
+
+/// What a node says of a spec.
+#[derive(Debug, Clone)]
+pub struct Said {
+    pub node: u8,
+    pub spec: u8,
+    pub generation: u8,
+    pub error: Option<u8>,
+}
+
 /// A sequence of up to `longest` operations.
 pub fn sequences(longest: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(operation(), 1..=longest)
@@ -165,6 +199,10 @@ fn operation() -> impl Strategy<Value = Op> {
         2 => (0..GATEWAYS, prop::collection::vec(sign(), 1..4))
             .prop_map(|(gateway, entries)| Op::Presence { gateway, entries }),
         1 => (0..GATEWAYS).prop_map(|gateway| Op::Cancels { gateway }),
+        4 => (0..=NODES, 0..SPECS, 0..3u8).prop_map(|(node, spec, body)| Op::SetSpec { node, spec, body }),
+        3 => (0..GATEWAYS, prop::collection::vec(look(), 1..4), 1..12u8)
+            .prop_map(|(gateway, looks, room)| Op::LookAtSpecs { gateway, looks, room }),
+        3 => prop::collection::vec(said(), 1..5).prop_map(Op::SpecsApplied),
         2 => (0..NODES, 0..LANES).prop_map(|(node, lane)| Op::LoseMarks { node, lane }),
     ]
 }
@@ -267,6 +305,22 @@ fn word() -> impl Strategy<Value = Word> {
             retryable,
         },
     )
+}
+
+fn look() -> impl Strategy<Value = Look> {
+    let has = prop::collection::vec(0..4u8, 0..=SPECS as usize);
+    (0..=NODES, epoch(), has, any::<bool>(), 1..5u8).prop_map(|(node, epoch, has, answered_too, room)| Look {
+        node,
+        epoch,
+        has,
+        answered_too,
+        room,
+    })
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    (0..=NODES, 0..SPECS, 1..5u8, prop::option::weighted(0.3, 0..2u8))
+        .prop_map(|(node, spec, generation, error)| Said { node, spec, generation, error })
 }
 
 fn sign() -> impl Strategy<Value = Sign> {

@@ -12,9 +12,9 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
-use gateway_core::frame::{KnownCommand, Refusal, RefusalReason};
+use gateway_core::frame::{KnownCommand, Refusal, RefusalReason, SpecGeneration};
 use gateway_core::ids::*;
-use gateway_core::seam::{HelloRequest, UpdateRequest};
+use gateway_core::seam::{HelloRequest, SpecAnswer, UpdateRequest};
 use gateway_core::store::*;
 use gateway_core::time::UnixMillis;
 use gateway_sim::store::{CommandRow, NewCommand, Store};
@@ -91,6 +91,11 @@ impl<'a> Pair<'a> {
                 let stored = self.postgres.cancel(&node, id, &reason).await;
                 let expected = self.model.cancel(&node, id, &reason).map(|state| state.to_string());
                 same(&stored, &expected)
+            }
+            Op::SetSpec { node, spec, body } => {
+                let (node, name, body) = (self.node(*node), spec_of(*spec), spec_body(*body));
+                let stored = self.postgres.set_spec(&node, &name, &body).await;
+                same(&stored, &self.model.set_spec(&node, &name, body.into()))
             }
             Op::LoseMarks { node, lane } => {
                 let node = self.node(*node);
@@ -194,8 +199,23 @@ impl<'a> Pair<'a> {
                 let entries = entries.iter().map(entry).collect();
                 Job::Presence { gateway: self.gateway(*gateway), entries }
             }
+            Op::LookAtSpecs { gateway, looks, room } => Job::SpecsDue {
+                gateway: self.gateway(*gateway),
+                looks: looks.iter().map(|look| self.look(look)).collect(),
+                at_most_bytes: spec_room(*room),
+            },
+            Op::SpecsApplied(said) => {
+                let mut entries: Vec<SpecAnswer> = said.iter().map(|said| self.said(said)).collect();
+                entries.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
+                entries.dedup_by(|a, b| (&a.node, &a.name) == (&b.node, &b.name));
+                Job::SpecsApplied { entries }
+            }
             Op::Cancels { gateway } => Job::Cancels { gateway: self.gateway(*gateway) },
-            Op::Tick(_) | Op::Enqueue { .. } | Op::Cancel { .. } | Op::LoseMarks { .. } => return None,
+            Op::Tick(_)
+            | Op::Enqueue { .. }
+            | Op::Cancel { .. }
+            | Op::SetSpec { .. }
+            | Op::LoseMarks { .. } => return None,
         })
     }
 
@@ -312,6 +332,32 @@ impl<'a> Pair<'a> {
         request
     }
 
+    fn look(&self, look: &Look) -> SpecsLook {
+        let node = self.node(look.node);
+        let has = (0..).zip(&look.has).filter(|(_, generation)| **generation > 0);
+        let known = has.map(|(index, generation)| SpecGeneration {
+            name: spec_of(index),
+            generation: Generation(u64::from(*generation)),
+        });
+        SpecsLook {
+            epoch: self.epoch(&node, look.epoch),
+            known: known.collect(),
+            answered_too: look.answered_too,
+            room: spec_room(look.room),
+            node,
+        }
+    }
+
+    fn said(&self, said: &Said) -> SpecAnswer {
+        SpecAnswer {
+            key: SessionKey { shard: ShardId(0), slot: 1, serial: 1 },
+            node: self.node(said.node),
+            name: spec_of(said.spec),
+            generation: Generation(u64::from(said.generation)),
+            error: said.error.map(|error| format!("e{error}")),
+        }
+    }
+
     // -- the model's rows --------------------------------------------------------------------------
 
     fn rows(&self) -> BTreeMap<String, String> {
@@ -324,8 +370,18 @@ impl<'a> Pair<'a> {
         let leases = self.model.leases().iter().map(|(gateway, row)| {
             (format!("gateway:{gateway}"), format!("{} {} {}", row.owner, row.epoch, row.expires))
         });
+        let specs = self.model.specs().iter().map(|((node, name), row)| {
+            let answer = match &row.answer {
+                None => String::new(),
+                Some((generation, None)) => format!(" answered {generation} applied"),
+                Some((generation, Some(error))) => format!(" answered {generation} failed: {error}"),
+            };
+            let body = String::from_utf8_lossy(&row.body).into_owned();
+            (format!("{node} {name}"), format!("{} {body}{answer}", row.generation))
+        });
         commands
             .map(|(id, row)| (format!("{} {id}", row.node), command_line(row)))
+            .chain(specs)
             .chain(sessions)
             .chain(leases)
             .collect()
@@ -356,6 +412,19 @@ fn command_line(row: &CommandRow) -> String {
 
 fn lane_of(index: u8) -> LaneName {
     lane(&format!("lane{index}"))
+}
+
+fn spec_of(index: u8) -> SpecName {
+    SpecName::new(&format!("spec{index}")).unwrap()
+}
+
+/// Of three sizes, so that room is used up at different places.
+fn spec_body(index: u8) -> String {
+    "b".repeat(1 + 100 * usize::from(index))
+}
+
+fn spec_room(bodies: u8) -> usize {
+    usize::from(bodies) * 400
 }
 
 fn owner_name(index: u8) -> String {

@@ -45,6 +45,10 @@ const COMMANDS: &str = "
                      'progress ' || progress, 'result ' || encode(result, 'escape'), 'error ' || error,
                      'refusal ' || refusal), node_id || ' ' || id
     FROM commands WHERE starts_with(node_id, $1)";
+const SPECS: &str = "
+    SELECT concat_ws(' ', generation, encode(body, 'escape'), 'answered ' || applied_generation, applied_outcome),
+           node_id || ' ' || name
+    FROM specs WHERE starts_with(node_id, $1)";
 const SESSIONS: &str = "
     SELECT concat_ws(' ', gateway_id, session_epoch,
                      CASE WHEN gateway_id IS NOT NULL AND disconnected_at IS NULL THEN 'connected' END), node_id
@@ -114,6 +118,15 @@ impl Postgres {
         }
     }
 
+    pub async fn set_spec(&mut self, node: &NodeId, name: &SpecName, body: &str) -> Option<Generation> {
+        let query = format!("SELECT set_spec('{node}', '{name}', '{body}')");
+        match sqlx::query_scalar::<_, i64>(AssertSqlSafe(query)).fetch_one(&mut self.sql).await {
+            Ok(generation) => Some(Generation(generation as u64)),
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("23503") => None,
+            Err(error) => panic!("set_spec: {error}"),
+        }
+    }
+
     pub async fn lose_marks(&mut self, node: &NodeId, commands: &[CommandId]) {
         for id in commands {
             let lose = format!(
@@ -126,7 +139,7 @@ impl Postgres {
     /// The rows of this prefix, each as a line, by what they are of.
     pub async fn rows(&mut self, prefix: &str) -> BTreeMap<String, String> {
         let mut rows = BTreeMap::new();
-        for query in [COMMANDS, SESSIONS, LEASES] {
+        for query in [COMMANDS, SPECS, SESSIONS, LEASES] {
             let found = sqlx::query(query).bind(prefix).fetch_all(&mut self.sql).await.unwrap();
             rows.extend(found.into_iter().map(|row| (row.get(1), row.get(0))));
         }

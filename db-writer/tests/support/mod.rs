@@ -203,6 +203,7 @@ pub fn hello(name: &str, lanes: &[(&str, u32)], known: &[(CommandId, u32, Comman
                 .map(|(name, capacity)| LaneCapacity { lane: lane(name), capacity: Credits(*capacity) })
                 .collect(),
             journal: None,
+            specs: Vec::new(),
             known_commands: known
                 .iter()
                 .map(|(id, attempt, state)| KnownCommand {

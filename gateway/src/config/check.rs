@@ -149,6 +149,11 @@ fn check_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
     if !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&sweep.0) {
         problems.push(lines.problem("sweeps.every", format!("{sweep} is not within \"100ms\" and \"300s\"")));
     }
+    let specs = config.specs.sweep_every;
+    if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&specs.0) {
+        problems
+            .push(lines.problem("specs.sweep_every", format!("{specs} is not within \"100ms\" and \"1h\"")));
+    }
     if config.shards.spin.0 > Duration::from_millis(10) {
         problems.push(lines.problem("shards.spin", "is too long: spinning beyond \"10ms\" only burns a cpu"));
     }

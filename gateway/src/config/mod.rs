@@ -83,6 +83,7 @@ impl Config {
             events_per_batch: sessions.events_per_batch,
             lanes_per_node: sessions.lanes_per_node,
             known_commands: sessions.known_commands,
+            specs_per_node: sessions.specs_per_node,
             header_list_bytes: u32::try_from(sessions.header_list_bytes.0).unwrap_or(u32::MAX),
             streams_per_connection: sessions.streams_per_connection,
             handshake_timeout: sessions.handshake_timeout.0,

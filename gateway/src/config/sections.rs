@@ -44,6 +44,8 @@ pub struct Config {
     #[serde(default)]
     pub sweeps: SweepsSection,
     #[serde(default)]
+    pub specs: SpecsSection,
+    #[serde(default)]
     pub control: ControlSection,
     #[serde(default)]
     pub log: LogSection,
@@ -218,6 +220,7 @@ pub struct SessionsSection {
     pub events_per_batch: usize,
     pub lanes_per_node: usize,
     pub known_commands: usize,
+    pub specs_per_node: usize,
     pub header_list_bytes: Size,
     pub streams_per_connection: u32,
     pub inbox_frames: usize,
@@ -241,6 +244,7 @@ impl Default for SessionsSection {
             events_per_batch: limits.events_per_batch,
             lanes_per_node: limits.lanes_per_node,
             known_commands: limits.known_commands,
+            specs_per_node: limits.specs_per_node,
             header_list_bytes: Size(limits.header_list_bytes as usize),
             streams_per_connection: limits.streams_per_connection,
             inbox_frames: limits.session_inbox_frames,
@@ -318,6 +322,19 @@ pub struct SweepsSection {
 impl Default for SweepsSection {
     fn default() -> Self {
         Self { every: Span::seconds(5) }
+    }
+}
+
+/// `[specs]`: desired state, and how it gets to nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpecsSection {
+    pub sweep_every: Span,
+}
+
+impl Default for SpecsSection {
+    fn default() -> Self {
+        Self { sweep_every: Span::seconds(30) }
     }
 }
 

@@ -83,6 +83,16 @@ Examples:
   gateway events --node spiffe://fleet.example/site/lab/node/n1 --limit 20
   gateway events --kind gpu.xid --follow --json | jq -c '{node_id, body}'")]
     Events(EventsArgs),
+    /// List specs: at which generation each is, and what its node said of it.
+    #[command(after_help = "\
+JSON (a line a spec): node_id, name, generation, body_bytes, updated_at, answered, applied_generation, outcome
+  (\"applied\", or \"failed: \" and why), applied_at, waits_for (a sentence, null when answered); with --node and
+  --name also body (text), or body_hex where it is not UTF-8
+
+Examples:
+  gateway specs --node spiffe://fleet.example/site/lab/node/n1
+  gateway specs --unanswered --json | jq -r 'select(.waits_for | contains(\"not connected\") | not) | .node_id'")]
+    Specs(SpecsArgs),
     /// Check in the database what must always hold, whatever has failed before.
     #[command(after_help = "\
 Reads whole tables, in one read-only snapshot; it holds nobody up. A broken invariant is a bug of the gateway, or a
@@ -244,6 +254,24 @@ pub struct EventsArgs {
     /// Go on with events as they are stored, until Ctrl-C; it looks every second.
     #[arg(long, short)]
     pub follow: bool,
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+#[derive(Debug, Args)]
+pub struct SpecsArgs {
+    /// Only this node's. In a large fleet always name one: all others are read too otherwise.
+    #[arg(long)]
+    pub node: Option<String>,
+    /// Only those of this name.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Only those that their nodes have not answered as they are now.
+    #[arg(long)]
+    pub unanswered: bool,
+    /// At most so many.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
     #[command(flatten)]
     pub reading: Reading,
 }

@@ -27,7 +27,7 @@ macro_rules! invariant {
 }
 
 /// All of them, in the order in which they are checked.
-pub const INVARIANTS: [Invariant; 16] = [
+pub const INVARIANTS: [Invariant; 17] = [
     invariant!(
         "seq-without-gap",
         "No command is lost: above what retention has removed, a node's seqs follow each other without a gap."
@@ -71,6 +71,10 @@ pub const INVARIANTS: [Invariant; 16] = [
     ),
     invariant!("events-contiguous", "Every acked event of a journal is stored once, without a gap."),
     invariant!("events-within-cursor", "No event is stored beyond its journal's cursor."),
+    invariant!(
+        "spec-answers-were-sent",
+        "What is stored as a node's answer to a spec is about a generation that the spec has come to."
+    ),
     invariant!("dispatch-under-lease", "No dispatch was committed by a gateway whose lease had passed on."),
     invariant!("hello-under-lease", "No Hello was committed by a gateway whose lease had passed on."),
     invariant!("not-after-kept", "No command was sent after its not_after."),

@@ -1,4 +1,4 @@
-//! `gateway nodes`, `sessions` and `commands`: what is stored, as a table or as JSON lines.
+//! `gateway nodes`, `sessions`, `commands` and `specs`: what is stored, as a table or as JSON lines.
 //!
 //! The queries filter and order; here is only how the rows are shown.
 //!
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::arguments::{CommandsArgs, NodesArgs, Reading, SessionsArgs};
+use super::arguments::{CommandsArgs, NodesArgs, Reading, SessionsArgs, SpecsArgs};
 use super::database::{Database, RowQuery};
 use super::table::{Column, column, table};
 use super::terminal::{bytes_as_text, harmless, json_line, remark, write};
@@ -48,6 +48,16 @@ const COMMANDS: [Column; 9] = [
     column("TRY", "attempt", 5),
     column("ENQUEUED", "enqueued_at", 20),
     column("WAITS FOR, OR WHY IT FAILED", "why", 60),
+];
+
+const SPECS: [Column; 7] = [
+    column("NODE", "node_id", 64),
+    column("SPEC", "name", 24),
+    column("GENERATION", "generation", 10),
+    column("BYTES", "body_bytes", 8),
+    column("SET", "updated_at", 20),
+    column("ANSWERED", "applied_generation", 10),
+    column("WAITS FOR, OR WHAT CAME OF IT", "state", 60),
 ];
 
 pub(super) async fn nodes(arguments: &NodesArgs) -> Result<ExitCode, GatewayError> {
@@ -99,6 +109,24 @@ pub(super) async fn commands(arguments: &CommandsArgs) -> Result<ExitCode, Gatew
         rows.iter_mut().for_each(add_why);
     }
     answer(&arguments.reading, &COMMANDS, rows, arguments.limit, "command")
+}
+
+pub(super) async fn specs(arguments: &SpecsArgs) -> Result<ExitCode, GatewayError> {
+    let query = sqlx::query_scalar(include_str!("../../queries/operate/specs.sql"))
+        .bind(&arguments.node)
+        .bind(&arguments.name)
+        .bind(arguments.unanswered)
+        .bind(i64::from(arguments.limit) + 1);
+    let mut rows = read(&arguments.reading, "listing specs", query).await?;
+    rows.iter_mut().for_each(|row| bytes_as_text(row, "body"));
+    if !arguments.reading.json {
+        for row in &mut rows {
+            let state =
+                ["waits_for", "outcome"].iter().find_map(|field| row[*field].as_str()).map(str::to_owned);
+            row["state"] = state.map_or(Value::Null, Value::String);
+        }
+    }
+    answer(&arguments.reading, &SPECS, rows, arguments.limit, "spec")
 }
 
 /// The query that shows commands, without its arguments.

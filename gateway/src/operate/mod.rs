@@ -48,6 +48,7 @@ pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
             OperatorCommand::Nodes(arguments) => listings::nodes(arguments).await,
             OperatorCommand::Sessions(arguments) => listings::sessions(arguments).await,
             OperatorCommand::Commands(arguments) => listings::commands(arguments).await,
+            OperatorCommand::Specs(arguments) => listings::specs(arguments).await,
             OperatorCommand::Events(arguments) => events::run(arguments).await,
             OperatorCommand::Verify(arguments) => verify::run(arguments).await,
         }

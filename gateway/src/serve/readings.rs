@@ -67,7 +67,7 @@ const SHARD_REFUSALS: [ShardReading; 5] = [
 
 type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
 
-const WRITER_COUNTERS: [WriterReading; 18] = [
+const WRITER_COUNTERS: [WriterReading; 21] = [
     ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
     ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
     ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
@@ -84,6 +84,9 @@ const WRITER_COUNTERS: [WriterReading; 18] = [
     ("updates_not_stored", "Updates rejected", |writer| &writer.updates_not_stored),
     ("event_batches_stored", "Batches of events acked", |writer| &writer.event_batches_stored),
     ("events_refused", "Tombstones stored for events that could not be", |writer| &writer.events_refused),
+    ("specs_pushed", "Specs given to sessions", |writer| &writer.specs_pushed),
+    ("spec_answers_stored", "Outcomes of specs acked to nodes", |writer| &writer.spec_answers_stored),
+    ("spec_answers_refused", "Outcomes of specs rejected", |writer| &writer.spec_answers_refused),
     ("fences", "Times that the lease was lost", |writer| &writer.fences),
     ("sweeps", "Runs of the sweeps that this gateway ended, for all gateways", |writer| &writer.sweeps),
     ("commands_expired", "Commands that its sweeps made expired", |writer| &writer.commands_expired),

@@ -340,6 +340,7 @@ fn writer_config(
         lease_renew_every: config.lease.renew_every.0,
         poll_every: config.dispatch.poll_every.0,
         sweep_every: config.sweeps.every.0,
+        spec_sweep_every: config.specs.sweep_every.0,
     })
 }
 

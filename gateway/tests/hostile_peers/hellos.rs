@@ -122,7 +122,7 @@ async fn wrong_hellos(peer: &Target) {
         ),
         (
             with(|hello| hello.inventory = vec![SectionHash::default(); 20_000]),
-            "Hello holds more than 8272 fields and entries".to_owned(),
+            "Hello holds more than 8400 fields and entries".to_owned(),
         ),
     ];
     for (hello, sentence) in wrong {

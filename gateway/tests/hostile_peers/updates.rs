@@ -107,11 +107,25 @@ async fn not_stored(peer: &Target) {
     let (mut call, _) = welcomed(peer, hello()).await;
     call.send(Frame::Status(Status { r#ref: 2, ..Status::default() }));
     call.send(Frame::InventorySection(InventorySection { r#ref: 3, ..InventorySection::default() }));
-    call.send(Frame::SpecApplied(SpecApplied { r#ref: 4, ..SpecApplied::default() }));
-    for reference in 2..=4 {
+    for reference in 2..=3 {
         let answer = rejected(&mut call).await;
         assert_eq!((answer.r#ref, answer.code()), (reference, RejectCode::Unsupported), "{answer:?}");
         assert_eq!(answer.message, "this gateway does not store frames of that kind");
+    }
+    for (reference, name, generation, code, message) in [
+        (4, "", 1, RejectCode::Invalid, "a spec name is empty"),
+        (5, "dns", 0, RejectCode::Invalid, "generation is 0; it counts from 1 to 9223372036854775807"),
+        (6, "dns", 1, RejectCode::UnknownSpec, "this node has no spec of that name"),
+    ] {
+        let name = name.to_owned();
+        call.send(Frame::SpecApplied(SpecApplied {
+            r#ref: reference,
+            name,
+            generation,
+            ..SpecApplied::default()
+        }));
+        let answer = rejected(&mut call).await;
+        assert_eq!((answer.r#ref, answer.code(), &*answer.message), (reference, code, message));
     }
     still_stands(&mut call, 1).await;
     call.half_close();

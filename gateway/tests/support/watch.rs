@@ -74,6 +74,10 @@ pub struct Seen {
     pub cancels: Vec<(Arc<str>, Uuid)>,
     /// What was said of events: node, the sentence.
     pub event_rejections: Vec<(Arc<str>, String)>,
+    /// Specs that nodes have read: node, name, generation.
+    pub specs: Vec<(Arc<str>, String, u64)>,
+    /// What nodes said of specs and was acked: node, name, generation, whether it was applied.
+    pub spec_acks: Vec<(Arc<str>, String, u64, bool)>,
     /// The last cursor that any node was told: node, journal, seq.
     pub last_cursor: Option<(Arc<str>, String, u64)>,
     cursors: HashMap<(Arc<str>, String), u64>,
@@ -154,6 +158,13 @@ impl Seen {
                 self.last_cursor = Some((node, journal, acked_seq));
             }
             NodeEvent::EventRejected { message, .. } => self.event_rejections.push((node, message)),
+            NodeEvent::SpecReceived { name, generation, .. } => self.specs.push((node, name, generation)),
+            NodeEvent::SpecAcked { name, generation, ok } => {
+                self.spec_acks.push((node, name, generation, ok));
+            }
+            NodeEvent::SpecRejected { name, generation, code, message } => {
+                panic!("{node}: {name} {generation} was rejected: {code:?}, {message}");
+            }
             NodeEvent::CancelAsked { id } => self.cancels.push((node, id)),
             NodeEvent::HeartbeatAcked { round_trip, .. } => {
                 self.beats.push((node, monotonic_ns(), round_trip));

@@ -60,6 +60,7 @@ fn a_hello_arrives_as_it_was_sent() {
             attempt: 1,
             state: v1::CommandState::Running as i32,
         }],
+        specs: vec![v1::SpecGeneration { name: "dns".into(), generation: 7 }],
         ..v1::Hello::default()
     };
     let NodeFrame::Hello(seen) = decoded(Frame::Hello(hello)).expect("valid") else { panic!("another arm") };
@@ -76,6 +77,10 @@ fn a_hello_arrives_as_it_was_sent() {
             id: CommandId(Uuid::from_bytes(ID)),
             attempt: Attempt(1),
             state: CommandState::Running,
+        }],
+        specs: vec![SpecGeneration {
+            name: SpecName::new("dns").expect("a name"),
+            generation: Generation(7),
         }],
     };
     assert_eq!(*seen, expected);
@@ -109,11 +114,39 @@ fn durable_kinds_that_are_not_stored_keep_their_ref() {
     let frames = [
         Frame::Status(v1::Status { r#ref: 5, ..Default::default() }),
         Frame::InventorySection(v1::InventorySection { r#ref: 5, ..Default::default() }),
-        Frame::SpecApplied(v1::SpecApplied { r#ref: 5, ..Default::default() }),
     ];
     for frame in frames {
         assert_eq!(decoded(frame), Ok(NodeFrame::Unsupported(FrameRef(5))));
     }
+}
+
+#[test]
+fn what_is_said_of_specs_arrives_as_it_was_sent() {
+    let told = |ok, error: &str| {
+        decoded(Frame::SpecApplied(v1::SpecApplied {
+            r#ref: 5,
+            name: "dns".into(),
+            generation: 7,
+            ok,
+            error: error.into(),
+        }))
+    };
+    let applied = |error: Option<&str>| {
+        let (frame_ref, generation) = (FrameRef(5), Generation(7));
+        let error = error.map(str::to_owned);
+        Ok(NodeFrame::SpecApplied(Box::new(SpecApplied { frame_ref, name: "dns".into(), generation, error })))
+    };
+    assert_eq!(told(true, ""), applied(None));
+    assert_eq!(told(true, "a word beside it"), applied(None));
+    assert_eq!(told(false, "no disk"), applied(Some("no disk")));
+    assert_eq!(told(false, ""), applied(Some("")), "a failure without a reason is none the less one");
+    let listed = |name: &str| v1::SpecGeneration { name: name.into(), generation: 7 };
+    let hello = v1::Hello { specs: vec![listed("dns"), listed("ntp")], ..Default::default() };
+    let Ok(NodeFrame::Hello(hello)) = decoded(Frame::Hello(hello)) else { panic!("another arm") };
+    let names: Vec<&str> = hello.specs.iter().map(|spec| spec.name.as_str()).collect();
+    assert_eq!((names, hello.specs[1].generation), (vec!["dns", "ntp"], Generation(7)));
+    let nameless = v1::Hello { specs: vec![listed("")], ..Default::default() };
+    assert_eq!(sentence(Frame::Hello(nameless)), "Hello: a spec name is empty");
 }
 
 fn batch(events: Vec<v1::Event>) -> v1::EventBatch {
@@ -222,7 +255,7 @@ fn a_small_result_does_not_keep_its_buffer_alive() {
 
 #[test]
 fn every_frame_for_a_node_arrives_as_it_was_given() {
-    use gateway_core::frame::{Ack, CancelCommand, Command, EventAck, Rejected, Welcome};
+    use gateway_core::frame::{Ack, CancelCommand, Command, EventAck, Rejected, Spec, Welcome};
     use v1::gateway_frame::Frame as Arm;
 
     let id = CommandId(Uuid::from_bytes(ID));
@@ -256,11 +289,23 @@ fn every_frame_for_a_node_arrives_as_it_was_given() {
     let Arm::CancelCommand(cancel) = seen(GatewayFrame::CancelCommand(cancel)) else { panic!("arm") };
     assert_eq!((&cancel.command_id[..], &*cancel.reason), (&ID[..], "why"));
     for state in CommandState::ALL {
-        let Arm::Ack(ack) = seen(GatewayFrame::Ack(Ack { frame_ref: FrameRef(1), state })) else {
+        let Arm::Ack(ack) = seen(GatewayFrame::Ack(Ack { frame_ref: FrameRef(1), state: Some(state) }))
+        else {
             panic!("arm")
         };
         assert_eq!(decode_state(ack.state), Some(state));
     }
+    let Arm::Ack(ack) = seen(GatewayFrame::Ack(Ack { frame_ref: FrameRef(1), state: None })) else {
+        panic!("arm")
+    };
+    assert_eq!((ack.r#ref, ack.state()), (1, v1::CommandState::Unspecified));
+    let spec = Spec {
+        name: SpecName::new("dns").expect("a name"),
+        generation: Generation(6),
+        body: Bytes::from_static(b"body"),
+    };
+    let Arm::Spec(spec) = seen(GatewayFrame::Spec(Box::new(spec))) else { panic!("arm") };
+    assert_eq!((&*spec.name, spec.generation, &spec.body[..]), ("dns", 6, &b"body"[..]));
     let rejected = Rejected {
         frame_ref: FrameRef(1),
         code: RejectCode::OldAttempt,

@@ -101,7 +101,7 @@ fn answer(posts: &[Post<ToShard>], message: &ToWriter, epoch: &mut u64) {
             };
             (request.key, SessionNews::Granted(Box::new(granted)))
         }
-        ToWriter::Update(request) => (request.key, SessionNews::Stored { state: request.update.state }),
+        ToWriter::Update(request) => (request.key, SessionNews::Stored { state: Some(request.update.state) }),
         ToWriter::Events(request) => {
             let acked = request.batch.events.last().map_or(EventSeq(0), |event| event.seq);
             let journal = request.batch.journal.clone();

@@ -14,6 +14,7 @@ mod clients;
 mod commands;
 mod events;
 mod hellos;
+mod specs;
 mod sweeps;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{CancelCommand, Command, RefusalReason};
 use gateway_core::ids::{
-    Attempt, CommandId, GatewayId, JournalId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
+    Attempt, CommandId, GatewayId, JournalId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch, SpecName,
 };
 use gateway_core::store::{
     Job, LeaseJob, LeaseOutcome, LeaseProof, Outcome, PresenceEntry, PresenceOutcome, Routed, StoreError,
@@ -34,6 +35,7 @@ use bytes::Bytes;
 
 pub use self::clients::{EnqueueRefusal, NewCommand};
 pub use self::events::EventRow;
+pub use self::specs::SpecRow;
 
 /// A row of `commands`.
 #[derive(Debug, Clone)]
@@ -97,6 +99,7 @@ pub struct Store {
     events: BTreeMap<(NodeId, JournalId), Vec<EventRow>>,
     poison: Option<String>,
     sweeps: sweeps::SweepTables,
+    specs: BTreeMap<(NodeId, SpecName), SpecRow>,
 }
 
 impl Store {
@@ -144,6 +147,12 @@ impl Store {
             }
             Job::Events { entries } => self.append(entries),
             Job::Cancels { gateway } => Outcome::Cancels(Ok(self.wanted_cancels(gateway))),
+            Job::SpecsDue { gateway, looks, at_most_bytes } => {
+                Outcome::SpecsDue(Ok(self.specs_due(gateway, looks, *at_most_bytes)))
+            }
+            Job::SpecsApplied { entries } => {
+                Outcome::SpecsApplied(Ok(entries.iter().map(|entry| self.spec_applied(entry)).collect()))
+            }
             Job::Sweep(job) => Outcome::Sweep(Ok(self.sweep(job, now))),
         }
     }
@@ -248,6 +257,11 @@ impl Store {
     /// Every gateway's lease, by gateway.
     pub fn leases(&self) -> &BTreeMap<GatewayId, LeaseRow> {
         &self.leases
+    }
+
+    /// Every spec, by node and name.
+    pub fn specs(&self) -> &BTreeMap<(NodeId, SpecName), SpecRow> {
+        &self.specs
     }
 
     /// The epoch of a gateway's lease.

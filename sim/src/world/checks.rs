@@ -9,12 +9,15 @@
 //! 4. Of an acked journal every event is stored, once, in its place and as it was written, or as a
 //!    tombstone if the store refuses it.
 //! 5. An attempt that a sweep expired is read by no node, before or after.
-//! 6. At the end every command has ended, every node is idle with all its events acked, and all bytes were released.
+//! 6. An outcome of a spec that was acked is stored, or a later one is. At the end each spec is answered at its
+//!    last generation, and a node runs with what it is said to have applied.
+//! 7. At the end every command has ended, every node is idle with all its events acked, and all bytes were released.
 
-use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq};
+use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq, SpecName};
 
 use super::World;
 use crate::node::POISON;
+use crate::store::SpecRow;
 
 impl World {
     pub(super) fn check_leases(&mut self) {
@@ -77,9 +80,32 @@ impl World {
         assert!(stored.len() <= written.len(), "{} has events that nobody wrote: {stored:?}", node.id);
     }
 
+    pub(super) fn check_spec_answers(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        for acked in std::mem::take(&mut node.specs.acked) {
+            let name = SpecName::new(&acked.name).expect("a spec name");
+            let row = self.store.specs().get(&(node.id.clone(), name));
+            let stored = row.and_then(|row| row.answer.as_ref()).map(|(generation, _)| *generation);
+            assert!(stored >= Some(acked.generation), "{acked:?} of {} was acked, is {row:?}", node.id);
+        }
+    }
+
+    /// To be called when all specs are answered.
+    pub(super) fn check_what_runs(&self) {
+        for ((node, name), row) in self.store.specs() {
+            let Some((generation, None)) = &row.answer else { continue };
+            let number = self.number_of(node).expect("a node of this world");
+            let runs = self.nodes[number].specs.applied.get(name);
+            let is_it = runs.is_some_and(|spec| spec.generation == *generation && spec.body == row.body);
+            let runs = runs.map(|spec| spec.generation);
+            assert!(is_it, "{name} of {node} is applied at {generation}, but {runs:?} runs");
+        }
+    }
+
     pub(super) fn all_has_ended(&self) -> bool {
         self.store.commands().len() == self.plan.commands
             && self.store.commands().values().all(|row| row.state.is_terminal())
+            && self.store.specs().values().all(SpecRow::is_answered)
             && self.nodes.iter().all(|node| node.is_live() && node.is_idle())
             && self.processes.iter().all(|process| process.posted_bytes == process.released_bytes)
     }
@@ -99,10 +125,12 @@ impl World {
             .iter()
             .map(|process| format!("{} posted, {} released", process.posted_bytes, process.released_bytes))
             .collect();
+        let unanswered = self.store.specs().iter().filter(|(_, row)| !row.is_answered());
+        let specs: Vec<_> = unanswered.map(|(key, row)| (key, row.generation, &row.answer)).collect();
         let sessions = self.store.sessions();
         let lanes: Vec<_> = self.nodes.iter().map(|node| (node.epoch(), &node.lanes)).collect();
         format!(
-            "commands {rows:#?}, sessions {sessions:?}, lanes {lanes:?}, nodes {nodes:#?}, bytes {bytes:?}, story {:?}",
+            "commands {rows:#?}, specs {specs:?}, sessions {sessions:?}, lanes {lanes:?}, nodes {nodes:#?}, bytes {bytes:?}, story {:?}",
             self.story
         )
     }

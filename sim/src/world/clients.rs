@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gateway_core::frame::LaneCapacity;
-use gateway_core::ids::{CommandId, Credits, LaneName, NodeId};
+use gateway_core::ids::{CommandId, Credits, LaneName, NodeId, SpecName};
 use gateway_core::time::Moment;
 use gateway_core::writer::Writer;
 use uuid::Uuid;
@@ -15,6 +15,11 @@ use uuid::Uuid;
 use super::{Event, Wire, World};
 use crate::node::SimNode;
 use crate::store::NewCommand;
+
+/// How often specs are set in a history.
+const SPEC_CHANGES: usize = 25;
+/// Bodies of specs are the first bytes of it, so that each length is a body of its own.
+static BODY: [u8; 300_003] = [7; 300_003];
 
 impl World {
     pub(super) fn add_node(&mut self, number: usize) {
@@ -35,6 +40,10 @@ impl World {
         for number in 0..self.plan.commands as u64 {
             let at = self.some_time();
             self.at(at, Event::Enqueue { number });
+        }
+        for _ in 0..SPEC_CHANGES {
+            let at = self.some_time();
+            self.at(at, Event::SetSpec);
         }
     }
 
@@ -81,12 +90,12 @@ impl World {
             }
             Event::Poke { node } => {
                 let id = self.nodes[node].id.clone();
-                let owner = self.store.sessions().get(&id).and_then(|row| row.gateway.clone());
-                for process in 0..self.processes.len() {
-                    if Some(&self.processes[process].gateway) == owner.as_ref() {
-                        self.with_writer(process, |writer, now| writer.handle_poke(Some(&id), now));
-                    }
-                }
+                self.with_owners(&id, |writer, now| writer.handle_poke(Some(&id), now));
+            }
+            Event::SetSpec => self.set_spec(),
+            Event::PokeSpecs { node } => {
+                let id = self.nodes[node].id.clone();
+                self.with_owners(&id, |writer, now| writer.handle_specs_poke(Some(&id), now));
             }
             Event::Crash { process } => self.crash(process),
             Event::Start { process } => self.start(process),
@@ -105,6 +114,31 @@ impl World {
                 self.pump_node(node);
             }
             _ => {}
+        }
+    }
+
+    /// What a notification to the gateway of a node's session reaches.
+    fn with_owners(&mut self, node: &NodeId, input: impl Fn(&mut Writer, Moment)) {
+        let owner = self.store.sessions().get(node).and_then(|row| row.gateway.clone());
+        for process in 0..self.processes.len() {
+            if Some(&self.processes[process].gateway) == owner.as_ref() {
+                self.with_writer(process, &input);
+            }
+        }
+    }
+
+    /// A platform engineer changes a spec, or sets it to what it is.
+    fn set_spec(&mut self) {
+        let node = self.chance.within(0..self.nodes.len() as u64) as usize;
+        let name = SpecName::new(&format!("spec-{}", self.chance.within(0..4))).expect("a spec name");
+        // Several of the large ones do not go to a node at once.
+        let large = self.chance.percent(40);
+        let bytes = self.chance.within(if large { 300_000..300_003 } else { 0..3 }) as usize;
+        let id = self.nodes[node].id.clone();
+        self.store.set_spec(&id, &name, Bytes::from_static(&BODY[..bytes])).expect("a registered node");
+        if self.chance.percent(60) {
+            let wait = Duration::from_micros(self.chance.within(100..3_000));
+            self.at(wait, Event::PokeSpecs { node });
         }
     }
 

@@ -9,7 +9,7 @@
 //! 3. First attempts of a lane reach their node in order of seq.
 //! 4. What is acked as ended is stored so.
 //! 5. No node reads an attempt that a sweep expired.
-//! 6. When faults end, every command ends, and every byte that was posted is released.
+//! 6. When faults end, every command ends, every spec is answered at its last generation, and every byte that was posted is released.
 
 mod checks;
 mod clients;
@@ -74,6 +74,10 @@ pub struct Story {
     /// Commands that a sweep made expired, and sessions of dead gateways that one ended.
     pub expired: u64,
     pub reaped: u64,
+    /// Changes of specs, those that were answered as failed in the end, and how often a node was sent one.
+    pub spec_changes: u64,
+    pub specs_failed: u64,
+    pub specs_read: u64,
     pub simulated: Duration,
 }
 
@@ -136,6 +140,10 @@ enum Event {
     },
     Cancel {
         id: CommandId,
+    },
+    SetSpec,
+    PokeSpecs {
+        node: usize,
     },
     Poke {
         node: usize,
@@ -258,10 +266,15 @@ impl World {
         }
         assert!(self.all_has_ended(), "nothing happens any more, but: {}", self.what_is_left());
         self.check_swept();
+        self.check_what_runs();
         for process in 0..self.processes.len() {
             self.count(process);
         }
         (self.story.journaled, self.story.tombstones) = self.store.count_events();
+        let specs = || self.store.specs().values();
+        self.story.spec_changes = specs().map(|row| row.generation.0).sum();
+        let failed = specs().filter(|row| matches!(row.answer, Some((_, Some(_)))));
+        self.story.specs_failed = failed.count() as u64;
         self.story.executions = self.nodes.iter().map(|node| node.executions.len() as u64).sum();
         self.story.expired = self.store.swept().len() as u64;
         self.story.reaped = self.store.reaped();

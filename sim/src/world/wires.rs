@@ -47,6 +47,9 @@ impl World {
         gateway.sessions.insert(key, OpenSession { session, link, timer: None });
         let incarnation = gateway.incarnation;
         self.links.insert(link, Link { node: number, process, incarnation, key });
+        if self.is_disturbed() && self.chance.percent(4) {
+            self.nodes[number].specs.forget_all();
+        }
         self.nodes[number].handle_connected(link);
         self.pump_session(process, key);
     }
@@ -78,9 +81,11 @@ impl World {
             self.read.insert((command.id, command.attempt));
             self.check_order(node, command.id, command.attempt, &command.lane, command.seq);
         }
+        self.story.specs_read += u64::from(matches!(frame, GatewayFrame::Spec(_)));
         self.nodes[node].handle_frame(frame, &mut self.chance, self.now);
         self.check_acks(node);
         self.check_events(node);
+        self.check_spec_answers(node);
         self.pump_node(node);
     }
 
@@ -136,6 +141,7 @@ impl World {
             if let Some(message) = open.session.poll_to_writer() {
                 self.along(Wire::Post(process, key.shard), Event::Post { process, incarnation, message });
             } else if let Some(frame) = open.session.poll_frame() {
+                open.session.handle_all_sent();
                 self.along(Wire::Down(link), Event::Down { link, frame });
             } else if let Some(_reason) = open.session.poll_end() {
                 if let Some(message) = open.session.poll_to_writer() {

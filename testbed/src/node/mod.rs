@@ -17,6 +17,7 @@ mod memory;
 mod observer;
 mod redial;
 mod session;
+mod specs;
 mod task;
 
 use std::sync::Arc;
@@ -64,6 +65,8 @@ pub struct Behaviour {
     pub reads: bool,
     /// The result of each command; `None`: the command's payload.
     pub result: Option<Bytes>,
+    /// Why it can't apply a spec; `None`: it applies them all.
+    pub spec_error: Option<String>,
 }
 
 impl Default for Behaviour {
@@ -75,6 +78,7 @@ impl Default for Behaviour {
             heartbeats: true,
             reads: true,
             result: None,
+            spec_error: None,
         }
     }
 }

@@ -31,6 +31,12 @@ pub enum NodeEvent {
     EventsAcked { journal: String, acked_seq: u64, at_ns: u64 },
     /// A batch of events was rejected, or a tombstone stands for one of it.
     EventRejected { code: RejectCode, message: String },
+    /// A spec came.
+    SpecReceived { name: String, generation: u64, body: Bytes, at_ns: u64 },
+    /// What it said of a spec is stored.
+    SpecAcked { name: String, generation: u64, ok: bool },
+    /// What it said of a spec was rejected.
+    SpecRejected { name: String, generation: u64, code: RejectCode, message: String },
     /// `CancelCommand` came.
     CancelAsked { id: Uuid },
     /// A heartbeat was acked.

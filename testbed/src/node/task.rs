@@ -3,6 +3,8 @@
 //! 1. Each turn takes one input: an order, an arrival, or a time that has come.
 //! 2. What was received is logged before it is answered.
 
+mod durable;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::pin::Pin;
@@ -32,6 +34,7 @@ use super::memory::{Memory, Verdict, is_terminal, state_name};
 use super::observer::{NodeEvent, ReceivedCommand};
 use super::redial::{Redial, Redialer};
 use super::session::{Dial, Due, Session};
+use super::specs::NodeSpecs;
 use super::{Control, Execution, NodeOptions};
 use crate::clock::monotonic_ns;
 
@@ -64,6 +67,7 @@ pub(super) struct NodeTask {
     orders: mpsc::UnboundedReceiver<Control>,
     memory: Memory,
     journal: EventJournal,
+    specs: NodeSpecs,
     redialer: Redialer,
     random: SmallRng,
     phase: Phase,
@@ -86,6 +90,7 @@ impl NodeTask {
             name,
             memory,
             journal: EventJournal::new(options.journal.clone(), options.boot_id.clone()),
+            specs: NodeSpecs::new(),
             orders,
             redialer: Redialer::new(options.redial),
             random: SmallRng::seed_from_u64(options.seed),
@@ -204,6 +209,7 @@ impl NodeTask {
             role: self.options.role.clone(),
             lanes: self.memory.lanes().to_vec(),
             known_commands: self.memory.start_session(),
+            specs: self.specs.start_session(),
             ..self.journal.start_session()
         }));
         self.phase = Phase::Live(Box::new(session));
@@ -313,6 +319,7 @@ impl NodeTask {
                 self.journal.handle_ack(&ack);
                 self.events_acked(ack.acked_seq);
             }
+            Some(gateway_frame::Frame::Spec(spec)) => self.handle_spec(spec),
             Some(gateway_frame::Frame::Rejected(rejected)) => self.handle_rejected(rejected),
             Some(gateway_frame::Frame::HeartbeatAck(ack)) => {
                 if let Phase::Live(session) = &mut self.phase {
@@ -341,20 +348,9 @@ impl NodeTask {
         }
         self.tell(NodeEvent::Connected { epoch: welcome.session_epoch, at_ns: monotonic_ns() });
         self.report_open();
+        self.send_spec_answers();
         self.journal.handle_welcome(welcome);
         self.events_acked(welcome.journal_acked_seq);
-    }
-
-    fn events_acked(&mut self, acked_seq: u64) {
-        let journal = self.options.journal.clone();
-        self.tell(NodeEvent::EventsAcked { journal, acked_seq, at_ns: monotonic_ns() });
-        self.send_events();
-    }
-
-    fn send_events(&mut self) {
-        if let Some(batch) = self.journal.next_batch() {
-            self.send(Frame::EventBatch(batch));
-        }
     }
 
     fn handle_command(&mut self, command: v1::Command) {
@@ -436,6 +432,9 @@ impl NodeTask {
     }
 
     fn handle_ack(&mut self, ack: &v1::Ack) {
+        if NodeSpecs::is_ref(ack.r#ref) {
+            return self.spec_acked(ack.r#ref);
+        }
         let Some(settled) = self.memory.handle_ack(ack.r#ref) else { return };
         let at_ns = monotonic_ns();
         if is_terminal(settled.reported) {
@@ -454,6 +453,9 @@ impl NodeTask {
         let code = RejectCode::try_from(rejected.code).unwrap_or(RejectCode::Unspecified);
         if EventJournal::is_ref(rejected.r#ref) {
             return self.tell(NodeEvent::EventRejected { code, message: rejected.message });
+        }
+        if NodeSpecs::is_ref(rejected.r#ref) {
+            return self.spec_rejected(rejected.r#ref, code, rejected.message);
         }
         let Some(settled) = self.memory.handle_rejected(rejected.r#ref, rejected.retryable) else { return };
         self.tell(NodeEvent::Rejected {
