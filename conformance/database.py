@@ -129,6 +129,34 @@ class Database:
             " WHERE node_id = %s AND name = %s",
             (node_id, name),
         ).fetchone()
+    def envelope(self, node_id: str, journal_id: str, seq: int) -> tuple:
+        """The signed envelope of a stored event: body, key id, signature."""
+        body, kid, signature = self._connection.execute(
+            "SELECT signed_body, signed_kid, signature FROM events WHERE (node_id, journal_id, seq) = (%s, %s, %s)",
+            (node_id, journal_id, seq),
+        ).fetchone()
+        return bytes(body), kid, bytes(signature)
+
+    def statuses(self, node_id: str, id: str) -> list:
+        """The stored statuses of that id, as (kind, body): one at most."""
+        rows = self._connection.execute(
+            "SELECT kind, body FROM node_statuses WHERE node_id = %s AND id = %s", (node_id, id)
+        ).fetchall()
+        return [(kind, bytes(body)) for kind, body in rows]
+
+    def xids(self, node_id: str, gpu: str) -> list:
+        """What the handler of `gpu.xid` has counted for a GPU, as (xid, times)."""
+        return self._connection.execute(
+            "SELECT xid, times FROM gpu_xids WHERE node_id = %s AND gpu = %s ORDER BY xid", (node_id, gpu)
+        ).fetchall()
+
+    def failures(self, node_id: str, key: str, value: str) -> list:
+        """The published failures of hooks about that subject, in order."""
+        rows = self._connection.execute(
+            "SELECT body FROM outbox WHERE kind = 'node.report-failed' AND node_id = %s AND body ->> %s = %s ORDER BY id",
+            (node_id, key, value),
+        ).fetchall()
+        return [body for (body,) in rows]
 
     def cancel_leftovers(self) -> None:
         """Cancels what stories enqueued and did not finish, so that the next story starts clean."""

@@ -23,6 +23,7 @@ pub enum NodeFrame {
     CommandUpdate(CommandUpdate),
     EventBatch(Box<EventBatch>),
     SpecApplied(Box<SpecApplied>),
+    Status(Box<Status>),
     Credit(CreditChange),
     Goodbye(Goodbye),
     /// A durable frame of a kind that this gateway does not store; answered `Rejected`.
@@ -164,6 +165,16 @@ pub struct SpecApplied {
     pub error: Option<String>,
 }
 
+/// Something that a node wants known, outside of any journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    pub frame_ref: FrameRef,
+    /// The node's own name for it: the same id again is the same status.
+    pub id: String,
+    pub kind: String,
+    pub body: Bytes,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreditChange {
     pub lane: LaneName,
@@ -232,7 +243,7 @@ pub struct CancelCommand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack {
     pub frame_ref: FrameRef,
-    /// The state of the command that is stored now; `None` where the frame was about none.
+    /// The state that is stored now, where the frame was an update of a command.
     pub state: Option<CommandState>,
 }
 

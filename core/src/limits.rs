@@ -34,6 +34,17 @@ pub const MAX_BAD_FRAMES_IN_A_ROW: u32 = 32;
 pub const MAX_EVENT_TEXT_BYTES: usize = 256;
 /// Largest body of an event, and largest body of its envelope.
 pub const MAX_EVENT_BODY_BYTES: usize = 512 << 10;
+/// Longest id of a status, and longest kind of one.
+pub const MAX_STATUS_TEXT_BYTES: usize = 256;
+/// Largest body of a status.
+pub const MAX_STATUS_BODY_BYTES: usize = 512 << 10;
+/// Hooks that a transaction may run, each under a savepoint of its own: past 64 of them PostgreSQL looks
+/// their state up on disk, for every transaction that meets their rows.
+pub const MAX_SAVEPOINTS: usize = 60;
+/// Hooks that one kind of events or statuses may have.
+pub const MAX_HOOKS_OF_A_KIND: usize = 16;
+// An event with all its hooks fits a transaction.
+const _: () = assert!(MAX_HOOKS_OF_A_KIND <= MAX_SAVEPOINTS);
 /// Longest signature of an event's envelope.
 pub const MAX_SIGNATURE_BYTES: usize = 8 << 10;
 /// Largest body of a spec, and specs of one node; `set_spec` refuses more.

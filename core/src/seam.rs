@@ -13,7 +13,7 @@ use crate::close::CloseReason;
 use crate::command::CommandState;
 use crate::frame::{
     Attested, CancelCommand, Command, CommandUpdate, CreditChange, Event, EventBatch, Hello, RefusedEvent,
-    RejectCode, Spec, SpecGeneration,
+    RejectCode, Spec, SpecGeneration, Status,
 };
 use crate::ids::{EventSeq, Generation, JournalId, NodeId, SessionEpoch, SessionKey, ShardId, SpecName};
 use crate::mail::Weigh;
@@ -44,6 +44,7 @@ pub enum ToWriter {
         key: SessionKey,
         bytes: usize,
     },
+    Status(Box<StatusRequest>),
     Credit {
         key: SessionKey,
         node: NodeId,
@@ -100,6 +101,16 @@ pub struct SpecAnswer {
     pub error: Option<String>,
 }
 
+/// A status to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatusRequest {
+    pub key: SessionKey,
+    pub node: NodeId,
+    /// As the session's Hello said.
+    pub boot_id: Arc<str>,
+    pub status: Status,
+}
+
 /// From the writer to a shard.
 #[derive(Debug)]
 pub enum ToShard {
@@ -118,7 +129,7 @@ pub enum ToShard {
 pub enum SessionNews {
     /// The Hello is durable.
     Granted(Box<Granted>),
-    /// The durable frame with the writer is stored; the state of the command's row now, if it was about one.
+    /// The durable frame with the writer is stored; of an update, the state of the command's row now.
     Stored {
         state: Option<CommandState>,
     },
@@ -162,6 +173,7 @@ impl Weigh for ToWriter {
             Self::Update(request) => request.weight_bytes(),
             Self::Events(request) => request.weight_bytes(),
             Self::SpecApplied(answer) => answer.weight_bytes(),
+            Self::Status(request) => request.weight_bytes(),
             Self::SpecsSent { .. }
             | Self::Credit { .. }
             | Self::Alive { .. }
@@ -211,6 +223,13 @@ impl Weigh for SpecAnswer {
 impl Weigh for Spec {
     fn weight_bytes(&self) -> usize {
         self.body.len() + SPEC_HEAD_BYTES
+    }
+}
+
+impl Weigh for StatusRequest {
+    fn weight_bytes(&self) -> usize {
+        let Status { id, kind, body, .. } = &self.status;
+        id.len() + kind.len() + body.len() + self.boot_id.len() + 256
     }
 }
 

@@ -24,7 +24,7 @@ use crate::frame::{CancelCommand, Command};
 use crate::ids::{
     Attempt, CommandId, Credits, EventSeq, GatewayId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
 };
-use crate::seam::{EventsRequest, HelloRequest, SpecAnswer, UpdateRequest};
+use crate::seam::{EventsRequest, HelloRequest, SpecAnswer, StatusRequest, UpdateRequest};
 use crate::time::UnixMillis;
 
 /// The queues of the writer; each has a connection and at most one commit in flight of its own, so
@@ -45,11 +45,13 @@ pub enum Queue {
     Sweeps,
     /// Desired state: what is due to nodes, and what they answered.
     Specs,
+    /// What nodes tell outside of their journals. Apart from events, since handlers of the one may be slow.
+    Statuses,
 }
 
 impl Queue {
     /// Every queue.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Lease,
         Self::Hellos,
         Self::Dispatch,
@@ -59,6 +61,7 @@ impl Queue {
         Self::Events,
         Self::Sweeps,
         Self::Specs,
+        Self::Statuses,
     ];
 
     /// The queue's name in logs and metrics.
@@ -73,6 +76,7 @@ impl Queue {
             Self::Events => "events",
             Self::Sweeps => "sweeps",
             Self::Specs => "specs",
+            Self::Statuses => "statuses",
         }
     }
 }
@@ -136,6 +140,10 @@ pub enum Job {
     Events {
         entries: Vec<EventsRequest>,
     },
+    /// Each id of a node at most once.
+    Statuses {
+        entries: Vec<StatusRequest>,
+    },
     Sweep(SweepJob),
     /// The specs that are due to sessions of this gateway, at most so many bytes of them.
     SpecsDue {
@@ -160,6 +168,7 @@ impl Job {
             Self::Presence { .. } => Queue::Presence,
             Self::Cancels { .. } => Queue::Feed,
             Self::Events { .. } => Queue::Events,
+            Self::Statuses { .. } => Queue::Statuses,
             Self::Sweep(_) => Queue::Sweeps,
             Self::SpecsDue { .. } | Self::SpecsApplied { .. } => Queue::Specs,
         }
@@ -177,6 +186,7 @@ pub enum Outcome {
     Presence(Result<Vec<PresenceOutcome>, StoreError>),
     Cancels(Result<Vec<WantedCancel>, StoreError>),
     Events(Result<Vec<EventsOutcome>, StoreError>),
+    Statuses(Result<Vec<StatusOutcome>, StoreError>),
     Sweep(Result<SweepOutcome, StoreError>),
     SpecsDue(Result<Vec<SpecsFound>, StoreError>),
     SpecsApplied(Result<Vec<SpecAppliedOutcome>, StoreError>),
@@ -194,6 +204,7 @@ impl Outcome {
             Job::Presence { .. } => Self::Presence(Err(error)),
             Job::Cancels { .. } => Self::Cancels(Err(error)),
             Job::Events { .. } => Self::Events(Err(error)),
+            Job::Statuses { .. } => Self::Statuses(Err(error)),
             Job::Sweep(_) => Self::Sweep(Err(error)),
             Job::SpecsDue { .. } => Self::SpecsDue(Err(error)),
             Job::SpecsApplied { .. } => Self::SpecsApplied(Err(error)),
@@ -210,6 +221,7 @@ impl Outcome {
             Self::Presence(_) => Queue::Presence,
             Self::Cancels(_) => Queue::Feed,
             Self::Events(_) => Queue::Events,
+            Self::Statuses(_) => Queue::Statuses,
             Self::Sweep(_) => Queue::Sweeps,
             Self::SpecsDue(_) | Self::SpecsApplied(_) => Queue::Specs,
         }
@@ -372,6 +384,15 @@ pub enum UpdateOutcome {
 pub struct EventsOutcome {
     /// The highest contiguous seq.
     pub acked: EventSeq,
+}
+
+// -- statuses ------------------------------------------------------------------------------------
+
+/// A status is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatusOutcome {
+    /// Whether by this job; else one with its id was there.
+    pub is_new: bool,
 }
 
 // -- presence ------------------------------------------------------------------------------------

@@ -212,6 +212,7 @@ fn settings(queue: Queue, wait_for_disk: bool) -> String {
         | Queue::Presence
         | Queue::Feed
         | Queue::Events
+        | Queue::Statuses
         | Queue::Sweeps
         | Queue::Specs => (4_000, 15_000),
     };
@@ -220,6 +221,11 @@ fn settings(queue: Queue, wait_for_disk: bool) -> String {
          WHERE current_setting('synchronous_commit') = 'off'"
     } else {
         "SET synchronous_commit = off"
+    };
+    // A hook may run for long, and hold rows: not for a gateway that is gone.
+    let watches_client = match queue {
+        Queue::Events | Queue::Statuses => "SET client_connection_check_interval = 1000;",
+        _ => "",
     };
     format!(
         "SET default_transaction_isolation = 'read committed';
@@ -238,6 +244,7 @@ fn settings(queue: Queue, wait_for_disk: bool) -> String {
          SET cpu_tuple_cost = 1;
          SET cpu_index_tuple_cost = 1;
          SET cpu_operator_cost = 0.1;
+         {watches_client}
          {durability}"
     )
 }

@@ -6,6 +6,7 @@
 
 mod connection;
 mod failure;
+pub mod hooks;
 mod jobs;
 mod listener;
 mod log_lines;

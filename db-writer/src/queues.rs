@@ -3,6 +3,7 @@
 //! 1. A job goes to the task of its queue, and its outcome comes back with the moment of handing
 //!    over. No queue waits for another.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use gateway_core::ids::GatewayId;
@@ -11,7 +12,9 @@ use gateway_core::time::Moment;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::mpsc;
 
+use crate::hooks::Hooks;
 use crate::jobs::QueueRunner;
+use crate::status::WriterStatus;
 
 /// A job's outcome on its way back.
 #[derive(Debug)]
@@ -30,13 +33,20 @@ pub(crate) struct Queues {
 
 impl Queues {
     /// Starts the tasks, within a `LocalSet`.
-    pub(crate) fn start(options: &PgConnectOptions, gateway: &GatewayId, synchronous_dispatch: bool) -> Self {
+    pub(crate) fn start(
+        options: &PgConnectOptions,
+        gateway: &GatewayId,
+        synchronous_dispatch: bool,
+        hooks: &Arc<Hooks>,
+        status: &Arc<WriterStatus>,
+    ) -> Self {
         let (sender, done) = mpsc::channel(Queue::ALL.len());
         let ways = Queue::ALL
             .into_iter()
             .map(|queue| {
                 let (way, jobs) = mpsc::channel(1);
-                let runner = QueueRunner::new(options, gateway, queue, synchronous_dispatch);
+                let runner = QueueRunner::new(options, gateway, queue, synchronous_dispatch)
+                    .with_hooks(Arc::clone(hooks), Arc::clone(status));
                 tokio::task::spawn_local(serve(runner, jobs, sender.clone()));
                 way
             })
@@ -71,6 +81,7 @@ fn entries(job: &Job) -> usize {
         Job::Presence { entries, .. } => entries.len(),
         Job::SpecsDue { looks, .. } => looks.len(),
         Job::SpecsApplied { entries } => entries.len(),
+        Job::Statuses { entries } => entries.len(),
         Job::Events { entries } => entries.iter().map(|entry| entry.batch.events.len()).sum(),
     }
 }

@@ -64,6 +64,10 @@ pub struct WriterStatus {
     pub fences: AtomicU64,
     pub event_batches_stored: AtomicU64,
     pub events_refused: AtomicU64,
+    pub statuses_stored: AtomicU64,
+    /// Hooks that ran in transactions that committed, and how many of those failed.
+    pub hooks_run: AtomicU64,
+    pub hooks_failed: AtomicU64,
     /// Commands that the sweeps of this gateway made expired.
     pub commands_expired: AtomicU64,
     /// Sessions of dead gateways that they marked disconnected.
@@ -137,6 +141,7 @@ impl WriterStatus {
             (&self.fences, counts.fences),
             (&self.event_batches_stored, counts.event_batches_stored),
             (&self.events_refused, counts.events_refused),
+            (&self.statuses_stored, counts.statuses_stored),
             (&self.commands_expired, counts.commands_expired),
             (&self.sessions_reaped, counts.sessions_reaped),
             (&self.specs_pushed, counts.specs_pushed),

@@ -1,8 +1,8 @@
 //! The writer's thread: how it is started, stopped and awaited.
 //!
 //! 1. One thread, pinned where that is asked for, with a runtime of its own that no other uses.
-//! 2. It begins when the schema is one that it serves. A database that is away is waited for; one
-//!    that can't be used ends the thread with the reason.
+//! 2. It begins when the schema is one that it serves and has the functions that hooks name. A database
+//!    that is away is waited for; one that can't be used ends the thread with the reason.
 //! 3. A stop is asked for once, from any thread, and ends the thread when all is written.
 
 use std::io;
@@ -21,6 +21,7 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
+use crate::hooks::{Hooks, HooksError, check_hooks};
 use crate::listener;
 use crate::log_lines::LogLines;
 use crate::outbox::Outbox;
@@ -53,6 +54,8 @@ pub struct DbWriterConfig {
     /// Whether notifications are listened for.
     pub listen: bool,
     pub status: Arc<WriterStatus>,
+    /// What runs for what is stored; `writer.hooked` says how many of which kind.
+    pub hooks: Arc<Hooks>,
 }
 
 /// Why the thread ended, other than by being told to.
@@ -60,6 +63,8 @@ pub struct DbWriterConfig {
 pub enum DbWriterError {
     #[error("the database can't be served from: {0}")]
     Schema(#[source] SchemaError),
+    #[error("the database can't be served from: {0}")]
+    Hooks(#[source] HooksError),
     #[error("{key} is not one: {why}")]
     Url { key: &'static str, why: String },
     #[error("the db-writer thread panicked: {0}")]
@@ -178,7 +183,7 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
         Some(url) => connect_options("database.listen_url", url)?,
         None => options.clone(),
     };
-    let may_serve = wait_for_schema(&options, &stop, &config.status).await?;
+    let may_serve = wait_for_database(&options, &config.hooks, &stop, &config.status).await?;
     let clock = Clock::new(config.started);
     let gateway = config.writer.gateway.clone();
     let mut turns = Loop {
@@ -186,7 +191,7 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
         clock,
         inbox: config.inbox,
         outbox: Outbox::new(config.shards),
-        queues: Queues::start(&options, &gateway, config.synchronous_dispatch),
+        queues: Queues::start(&options, &gateway, config.synchronous_dispatch, &config.hooks, &config.status),
         pokes: listener::start(&listen_options, &gateway, config.listen, Arc::clone(&config.status)),
         stop,
         status: config.status,
@@ -213,10 +218,27 @@ fn connect_options(key: &'static str, url: &str) -> Result<PgConnectOptions, DbW
     url.parse().map_err(|error: sqlx::Error| DbWriterError::Url { key, why: error.to_string() })
 }
 
-/// Waits until the database is there with a schema that this binary serves. `false` when a stop was
-/// asked for meanwhile.
-async fn wait_for_schema(
+/// Whether the database has what is needed; the version of its schema.
+async fn look_at_database(
     options: &PgConnectOptions,
+    hooks: &Hooks,
+) -> Result<i64, (DbWriterError, StoreError)> {
+    let version = schema_version(options).await.map_err(|error| {
+        let means = error.to_store_error();
+        (DbWriterError::Schema(error), means)
+    })?;
+    check_hooks(options, hooks).await.map_err(|error| {
+        let means = error.to_store_error();
+        (DbWriterError::Hooks(error), means)
+    })?;
+    Ok(version)
+}
+
+/// Waits until the database is there with a schema that this binary serves and with its hooks. `false` when
+/// a stop was asked for meanwhile.
+async fn wait_for_database(
+    options: &PgConnectOptions,
+    hooks: &Hooks,
     stop: &StopSignal,
     status: &WriterStatus,
 ) -> Result<bool, DbWriterError> {
@@ -225,18 +247,16 @@ async fn wait_for_schema(
     while !stop.is_requested() {
         status.ticks.fetch_add(1, Ordering::Relaxed);
         let checked = tokio::select! {
-            checked = schema_version(options) => checked,
+            checked = look_at_database(options, hooks) => checked,
             () = stop.requested() => return Ok(false),
         };
         match checked {
             Ok(version) => {
-                tracing::debug!(version, "schema checked");
+                tracing::debug!(version, "schema and hooks checked");
                 return Ok(true);
             }
-            Err(error) if matches!(error.to_store_error(), StoreError::Fatal(_)) => {
-                return Err(DbWriterError::Schema(error));
-            }
-            Err(error) if !complained => {
+            Err((error, StoreError::Fatal(_))) => return Err(error),
+            Err((error, _)) if !complained => {
                 complained = true;
                 tracing::warn!(%error, "the database is away; waiting for it");
             }

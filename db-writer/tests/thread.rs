@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
+use gateway_core::hooks::HookedKinds;
 use gateway_core::ids::{SessionEpoch, SessionKey, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::mail::{Inbox, Post, PostError, mailbox};
@@ -150,6 +151,7 @@ fn start_with(
             poll_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(5),
             spec_sweep_every: Duration::from_secs(30),
+            hooked: HookedKinds::default(),
         },
         cpu: None,
         inbox,
@@ -158,6 +160,7 @@ fn start_with(
         synchronous_dispatch: true,
         listen: true,
         status: Arc::clone(&status),
+        hooks: Arc::default(),
     };
     change(&mut config);
     Running { handle: spawn(config).unwrap(), status, shards: played }
@@ -196,10 +199,8 @@ async fn a_command_goes_down_and_its_result_comes_up() {
         assert_eq!(&commands[0].payload[..], b"body");
         for state in [CommandState::Accepted, CommandState::Running, CommandState::Succeeded] {
             shard.report(7, name, id, state).await;
-            let (_, SessionNews::Stored { state: Some(kept) }) = shard.news().await else {
-                panic!("not stored")
-            };
-            assert_eq!(kept, state);
+            let (_, SessionNews::Stored { state: kept }) = shard.news().await else { panic!("not stored") };
+            assert_eq!(kept, Some(state));
         }
         assert_eq!(db.state(id).await, "succeeded");
     }
@@ -284,10 +285,8 @@ async fn a_database_that_ends_all_connections_is_ridden_out_and_nothing_is_lost(
         let (_, SessionNews::Commands(commands)) = shard.news().await else { panic!("no command") };
         assert_eq!(commands[0].id, id, "round {round}");
         shard.report(1, "n1", id, CommandState::Succeeded).await;
-        let (_, SessionNews::Stored { state: Some(state) }) = shard.news().await else {
-            panic!("not stored")
-        };
-        assert_eq!((state, db.state(id).await.as_str()), (CommandState::Succeeded, "succeeded"));
+        let (_, SessionNews::Stored { state }) = shard.news().await else { panic!("not stored") };
+        assert_eq!((state, db.state(id).await.as_str()), (Some(CommandState::Succeeded), "succeeded"));
     }
     assert_eq!(running.status.fences.load(Ordering::Relaxed), 0);
     running.shards = shards;
@@ -387,6 +386,7 @@ async fn a_cpu_that_is_not_there_is_an_error_at_the_start() {
         synchronous_dispatch: true,
         listen: false,
         status: Arc::default(),
+        hooks: Arc::default(),
     };
     let error = spawn(config).unwrap_err();
     assert!(error.to_string().contains("cpu 1023"), "{error}");

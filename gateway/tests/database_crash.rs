@@ -5,6 +5,8 @@
 //! 2. Where marks of dispatches can be lost, the story goes on until some were, by the gateway's own
 //!    word; where they can't, it sees that none was.
 //! 3. What holds at the end is asked of the rows and of the nodes' own logs.
+//! 4. The long run crashes at any moment, with work, cancellations and a killed gateway in between; a
+//!    failure names its seed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +15,7 @@ mod support;
 use std::time::Duration;
 
 use gateway_testbed::cluster::StopMode;
-use gateway_testbed::database::enqueue_many;
+use gateway_testbed::database::{await_all_done, cancel, enqueue_many};
 use gateway_testbed::gateway_process::GatewayProcess;
 use gateway_testbed::node::{Behaviour, Execution, Node};
 use sqlx::Executor;
@@ -25,6 +27,8 @@ const LONG_LEASE: &str = "[lease]\nttl = \"40s\"\nrenew_every = \"5s\"\n";
 const NODES: usize = 20;
 /// Each is one more chance that no other commit wrote the marks out before the crash.
 const MOST_CRASHES: usize = 8;
+/// What a gateway logs of them.
+const LOST_MARKS: &str = "lost marks of dispatches";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Durability {
@@ -40,6 +44,89 @@ async fn dispatches_that_waited_for_the_disk_survive_a_crash() {
 #[tokio::test]
 async fn dispatches_that_a_crash_forgot_are_marked_again_and_executed_once() {
     crash(Durability::Asynchronous).await;
+}
+
+/// What the default of `dispatch.durability` stands on. A crash takes about two seconds.
+#[tokio::test]
+#[ignore = "long; ARCHITECTURE.md, long runs, has the command"]
+async fn crashes_at_any_moment_lose_and_double_nothing() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (crashes, seed) =
+        (number("GATEWAY_CRASHES").unwrap_or(20), number("GATEWAY_CRASH_SEED").unwrap_or(1));
+    measured("seed", seed);
+    let mut dice = Dice(seed);
+    let mut world = World::with_own_cluster("crashes").await;
+    let mut database = world.connect().await;
+    database.execute("ALTER SYSTEM SET wal_writer_delay = '10s'").await.unwrap();
+    database.execute("SELECT pg_reload_conf()").await.unwrap();
+    let options = world.options("g", &format!("{LONG_LEASE}[dispatch]\ndurability = \"asynchronous\"\n"));
+    let mut gateway = Some(world.start(options).await);
+    let working =
+        Behaviour { execution: Execution::After(Duration::from_millis(50)), ..Behaviour::default() };
+    let nodes = world
+        .nodes("node", NODES, "g", |options| {
+            options.lanes = vec![("default".to_owned(), 4)];
+            options.behaviour = working.clone();
+        })
+        .await;
+    let names: Vec<String> = nodes.iter().map(|node| node.name().to_owned()).collect();
+    let (mut ids, mut kills, mut worst) = (Vec::new(), 0, 0);
+    for _ in 0..crashes {
+        if dice.one_in(3) {
+            worst += 1;
+            ids.extend(crash_after_a_dispatch(&mut world, &nodes, &names, Durability::Asynchronous).await);
+            nodes.iter().for_each(|node| node.behave(working.clone()));
+            continue;
+        }
+        let mut database = world.connect().await;
+        let settled = world.watch.look(|seen| seen.settled.len());
+        let begun = ids.len();
+        for _ in 0..=dice.below(10) {
+            ids.extend(enqueue_many(&mut database, &names, b"work").await.unwrap());
+        }
+        for _ in 0..dice.below(10) {
+            let index = begun + dice.below(ids.len() - begun);
+            cancel(&mut database, &names[(index - begun) % NODES], ids[index], "not needed").await.unwrap();
+        }
+        let enough = settled + dice.below((ids.len() - begun) / 2);
+        let moment = |seen: &support::watch::Seen| (seen.settled.len() >= enough).then_some(());
+        world.watch.until(SOON, "the moment of the crash", moment).await;
+        let killed = match dice.one_in(3) {
+            true => gateway.take().map(|process| process.kill().unwrap()),
+            false => None,
+        };
+        world.cluster().stop(StopMode::Immediate).unwrap();
+        world.cluster().start_again().unwrap();
+        if let Some(options) = killed {
+            kills += 1;
+            gateway = Some(world.start(options).await);
+        }
+        await_all_done(&mut world.connect().await, Duration::from_secs(60)).await.unwrap();
+    }
+    measured("crashes, of them at the worst moment", format!("{crashes}, {worst}"));
+    measured("gateways killed with the database", kills);
+    let told = gateway.as_ref().map(|gateway| gateway.log_tail(100_000).matches(LOST_MARKS).count());
+    measured("times that its log tells of lost marks", told.unwrap_or_default());
+    let report = world.ledger(&mut world.connect().await, &ids).await;
+    let ended = report.in_state("succeeded") + report.in_state("canceled");
+    assert_eq!(ended, ids.len() as u64, "{report:?}");
+    measured("commands", ids.len());
+}
+
+/// Numbers that one seed makes (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % bound.max(1) as u64).unwrap()
+    }
+
+    fn one_in(&mut self, many: usize) -> bool {
+        self.below(many) == 0
+    }
 }
 
 async fn crash(durability: Durability) {
@@ -130,5 +217,5 @@ async fn crash_after_a_dispatch(
 }
 
 fn marks_were_lost(gateway: &GatewayProcess) -> bool {
-    gateway.log_tail(10_000).contains("lost marks of dispatches")
+    gateway.log_tail(10_000).contains(LOST_MARKS)
 }

@@ -15,8 +15,8 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use support::{SOON, World, within};
 
-/// A node on gateway g1: two commands that succeeded, one that runs, one that is pending; three events; a spec
-/// that it has applied.
+/// A node on gateway g1: two commands that succeeded, one that runs, one that is pending; three events,
+/// of one of which a hook failed; a spec that it has applied.
 const SOUND: &str = "
     SELECT register_node('n1');
     INSERT INTO leases VALUES ('gateway:g1', 'o1', 1, now() + interval '1 h');
@@ -34,11 +34,13 @@ const SOUND: &str = "
     SELECT enqueue_command('n1', 'echo');
     INSERT INTO node_journals VALUES ('n1', 'j', 3);
     INSERT INTO events (node_id, journal_id, seq, kind) SELECT 'n1', 'j', i, 'k' FROM generate_series(1, 3) i;
+    INSERT INTO outbox (kind, node_id, body)
+    VALUES ('node.report-failed', 'n1', '{\"journal_id\": \"j\", \"seq\": 2, \"kind\": \"k\", \"hook\": \"h\"}');
     SELECT set_spec('n1', 'dns', 'body');
     UPDATE specs SET applied_generation = 1, applied_outcome = 'applied', applied_at = now();";
 
 /// The invariant, and what breaks it alone.
-const BREAKS: [(&str, &str); 22] = [
+const BREAKS: [(&str, &str); 24] = [
     ("seq-without-gap", "DELETE FROM commands WHERE seq = 2"),
     ("known-node", "DELETE FROM node_liveness"),
     ("known-node", "INSERT INTO commands (node_id, id, seq, lane, kind) VALUES ('n2', gen_random_uuid(), 1, 'l', 'k')"),
@@ -66,6 +68,8 @@ const BREAKS: [(&str, &str); 22] = [
     ("events-within-cursor", "INSERT INTO events (node_id, journal_id, seq, kind) VALUES ('n1', 'j', 5, 'k')"),
     ("spec-answers-were-sent", "UPDATE specs SET applied_generation = 2"),
     ("spec-answers-were-sent", "UPDATE specs SET applied_outcome = NULL"),
+    ("failed-report-stored", "UPDATE outbox SET body = body || '{\"seq\": 4}'"),
+    ("hook-failed-once", "INSERT INTO outbox (kind, node_id, body) SELECT kind, node_id, body FROM outbox"),
     (
         "dispatch-under-lease",
         "UPDATE leases SET epoch = 2, owner = 'o2';

@@ -15,7 +15,7 @@ use gateway_core::command::CommandState;
 use gateway_core::frame::{
     Attested, CommandUpdate, CreditChange, Event, EventBatch, GatewayFrame, Goodbye, Heartbeat, Hello,
     KnownCommand, LaneCapacity, NodeFrame, PROTOCOL, Refusal, RefusalReason, RejectCode, SpecApplied,
-    SpecGeneration,
+    SpecGeneration, Status,
 };
 use gateway_core::ids::{
     Attempt, CommandId, Credits, EventSeq, FrameRef, Generation, JournalId, LaneName, SpecName,
@@ -79,7 +79,7 @@ pub(crate) fn decode(message: Bytes, limits: &Limits) -> Result<NodeFrame, Close
 
 fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
     let arms: Arms = parse(message, "frame")?;
-    let unsupported = [arms.status, arms.inventory_section];
+    let unsupported = [arms.inventory_section];
     let known = [
         arms.hello,
         arms.heartbeat,
@@ -88,6 +88,7 @@ fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
         arms.credit,
         arms.goodbye,
         arms.spec_applied,
+        arms.status,
     ];
     if unsupported.iter().chain(&known).flatten().count() > 1 {
         return Err("a frame holds more than one message; send each in a frame of its own".to_owned());
@@ -104,17 +105,22 @@ fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
         [_, _, Some(update), ..] => decode_update(update),
         [_, _, _, Some(batch), ..] => decode_events(batch, limits),
         [_, _, _, _, Some(credit), ..] => decode_credit(credit),
-        [_, _, _, _, _, Some(goodbye), _] => {
+        [_, _, _, _, _, Some(goodbye), ..] => {
             let v1::Goodbye { reason } = parse(goodbye, "Goodbye")?;
             Ok(NodeFrame::Goodbye(Goodbye { reason }))
         }
-        [.., Some(applied)] => {
+        [.., Some(applied), _] => {
             let v1::SpecApplied { r#ref, name, generation, ok, error } = parse(applied, "SpecApplied")?;
             let error = (!ok).then_some(error);
             let (frame_ref, generation) = (FrameRef(r#ref), Generation(generation));
             Ok(NodeFrame::SpecApplied(Box::new(SpecApplied { frame_ref, name, generation, error })))
         }
-        [None, None, None, None, None, None, None] => Ok(NodeFrame::Ignored),
+        [.., Some(status)] => {
+            let v1::Status { r#ref, id, kind, body } = parse(status, "Status")?;
+            let (frame_ref, body) = (FrameRef(r#ref), unshared(body));
+            Ok(NodeFrame::Status(Box::new(Status { frame_ref, id, kind, body })))
+        }
+        [None, None, None, None, None, None, None, None] => Ok(NodeFrame::Ignored),
     }
 }
 

@@ -62,7 +62,7 @@ fn a_frame_of_the_largest_size_passes_small_windows() {
 }
 
 #[test]
-fn events_are_acked_with_the_cursor_and_a_kind_that_is_not_stored_is_rejected_alone() {
+fn events_and_statuses_are_acked_and_a_kind_that_is_not_stored_is_rejected_alone() {
     story(async {
         let gateway = Gateway::start(Limits::default());
         let mut node = gateway.node("n-1").await;
@@ -74,11 +74,15 @@ fn events_are_acked_with_the_cursor_and_a_kind_that_is_not_stored_is_rejected_al
             events,
             ..Default::default()
         }));
-        session.frame(node_frame::Frame::Status(v1::Status { r#ref: 5, ..Default::default() }));
+        let status = v1::Status { id: "i".into(), kind: "k".into(), ..Default::default() };
+        session.frame(node_frame::Frame::Status(v1::Status { r#ref: 5, ..status }));
+        session.frame(node_frame::Frame::SpecApplied(v1::SpecApplied { r#ref: 6, ..Default::default() }));
         let Some(Frame::EventAck(ack)) = session.next().await else { panic!("no answer") };
         assert_eq!((ack.r#ref, &*ack.journal_id, ack.acked_seq), (4, "j", 5));
+        let Some(Frame::Ack(ack)) = session.next().await else { panic!("no answer") };
+        assert_eq!((ack.r#ref, ack.state()), (5, v1::CommandState::Unspecified));
         let Some(Frame::Rejected(rejected)) = session.next().await else { panic!("no answer") };
-        assert_eq!((rejected.r#ref, rejected.code()), (5, v1::RejectCode::Unsupported));
+        assert_eq!((rejected.r#ref, rejected.code()), (6, v1::RejectCode::Unsupported));
         session.heartbeat(1);
         assert!(matches!(session.next().await, Some(Frame::HeartbeatAck(_))));
         drop(gateway);

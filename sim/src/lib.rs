@@ -13,6 +13,7 @@ mod node;
 mod node_specs;
 mod process;
 mod random;
+mod statuses;
 pub mod store;
 mod world;
 

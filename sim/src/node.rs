@@ -23,8 +23,9 @@ use gateway_core::time::Moment;
 use crate::journal::SimJournal;
 use crate::node_specs::SimSpecs;
 use crate::random::Chance;
+use crate::statuses::SimStatuses;
 
-/// The progress text, and the kind of an event, that the store refuses.
+/// The progress text, and the kind of an event or status, that the store refuses.
 pub(crate) const POISON: &str = "poison";
 
 #[derive(Debug, Clone)]
@@ -56,6 +57,7 @@ pub(crate) struct SimNode {
     poisons: bool,
     pub(crate) journal: SimJournal,
     pub(crate) specs: SimSpecs,
+    pub(crate) statuses: SimStatuses,
     /// Whether a cursor was told: to be checked and unset by the world.
     pub(crate) cursor_told: bool,
 }
@@ -81,6 +83,7 @@ impl SimNode {
             poisons,
             journal: SimJournal::new(poisons),
             specs: SimSpecs::default(),
+            statuses: SimStatuses::new(poisons),
             cursor_told: false,
         }
     }
@@ -94,6 +97,7 @@ impl SimNode {
         self.outbox.clear();
         self.journal.handle_connected();
         let specs = self.specs.handle_connected();
+        self.statuses.handle_connected();
         let known = |(id, held): (&CommandId, &Held)| KnownCommand {
             id: *id,
             attempt: held.attempt,
@@ -143,12 +147,14 @@ impl SimNode {
                 self.specs.handle_spec(*spec, &mut self.next_ref, chance);
             }
             GatewayFrame::Ack(ack) if self.specs.handle_ack(ack.frame_ref) => assert_eq!(ack.state, None),
+            GatewayFrame::Ack(ack) if self.statuses.handle_ack(ack.frame_ref) => {}
             GatewayFrame::Ack(ack) => self.take_ack(ack),
             GatewayFrame::EventAck(ack) => {
                 self.journal.handle_ack(&ack);
                 self.cursor_told = true;
             }
             GatewayFrame::Rejected(rejected) if self.journal.handle_rejected(&rejected) => {}
+            GatewayFrame::Rejected(rejected) if self.statuses.handle_rejected(&rejected) => {}
             GatewayFrame::Rejected(rejected) => self.take_rejected(&rejected),
             GatewayFrame::HeartbeatAck { sequence, .. } => assert!(sequence <= self.heartbeats),
             GatewayFrame::Drain { .. } => {}
@@ -163,6 +169,7 @@ impl SimNode {
             self.heartbeat_at = now + Duration::from_millis(1_500);
         }
         self.journal.handle_time(chance, now);
+        self.statuses.handle_time(chance, &mut self.next_ref, now);
         let due: Vec<CommandId> = self
             .known
             .iter()
@@ -266,7 +273,7 @@ impl SimNode {
 
     fn take_ack(&mut self, ack: Ack) {
         let update = self.answered(ack.frame_ref);
-        self.acked.push((update.id, ack.state.expect("an update's ack has a state")));
+        self.acked.push((update.id, ack.state.expect("the ack of an update has a state")));
         if update.state.is_terminal() {
             self.forget(update.id, update.attempt);
         }
@@ -303,6 +310,9 @@ impl SimNode {
             self.outbox.extend(answers.map(|applied| NodeFrame::SpecApplied(Box::new(applied))));
             let batch = self.journal.poll_batch(&mut self.next_ref);
             self.outbox.extend(batch.map(|batch| NodeFrame::EventBatch(Box::new(batch))));
+            while let Some(status) = self.statuses.poll() {
+                self.outbox.push(NodeFrame::Status(Box::new(status)));
+            }
         }
     }
 
@@ -316,13 +326,15 @@ impl SimNode {
 
     /// Whether nothing is owed and nothing runs.
     pub(crate) fn is_idle(&self) -> bool {
-        self.known.is_empty() && self.owed.is_empty() && self.journal.is_idle() && self.specs.is_idle()
+        let quiet = self.known.is_empty() && self.owed.is_empty() && self.journal.is_idle();
+        quiet && self.specs.is_idle() && self.statuses.is_idle()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         let steps = self.known.values().filter_map(|held| held.next_step);
         let heartbeat = self.epoch.map(|_| self.heartbeat_at);
-        steps.chain(heartbeat).chain(self.redial_at).chain(self.journal.next_deadline()).min()
+        let told = [self.journal.next_deadline(), self.statuses.next_deadline()];
+        steps.chain(heartbeat).chain(self.redial_at).chain(told.into_iter().flatten()).min()
     }
 
     pub(crate) fn lane_names(&self) -> Vec<LaneName> {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway_core::hooks::HookedKinds;
 use gateway_core::ids::{GatewayId, SessionKey, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::session::Session;
@@ -50,10 +51,11 @@ pub(crate) struct Process {
     pub(crate) lease_away_until: Moment,
     next_slot: u32,
     pub(crate) limits: Arc<Limits>,
+    hooked: HookedKinds,
 }
 
 impl Process {
-    pub(crate) fn new(gateway: GatewayId, host: &str) -> Self {
+    pub(crate) fn new(gateway: GatewayId, host: &str, hooked: HookedKinds) -> Self {
         let limits = Limits {
             heartbeat_interval: Duration::from_secs(2),
             liveness_write_every: Duration::from_secs(3),
@@ -76,6 +78,7 @@ impl Process {
             lease_away_until: Moment::default(),
             next_slot: 0,
             limits: Arc::new(limits),
+            hooked,
         }
     }
 
@@ -99,6 +102,7 @@ impl Process {
             poll_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(1),
             spec_sweep_every: Duration::from_secs(2),
+            hooked: self.hooked.clone(),
         };
         self.writer = Some(Writer::new(config, now));
     }

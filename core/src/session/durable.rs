@@ -16,10 +16,11 @@ use super::validation;
 use crate::close::CloseReason;
 use crate::frame::{
     CommandUpdate, EventAck, EventBatch, GatewayFrame, RefusedEvent, RejectCode, Rejected, SpecApplied,
+    Status,
 };
 use crate::ids::{EventSeq, FrameRef, JournalId};
 use crate::limits::MAX_BAD_FRAMES_IN_A_ROW;
-use crate::seam::{EventsRequest, SpecAnswer, ToWriter, UpdateRequest};
+use crate::seam::{EventsRequest, SpecAnswer, StatusRequest, ToWriter, UpdateRequest};
 
 impl Session {
     pub(super) fn take_update(&mut self, update: CommandUpdate, bytes: usize) {
@@ -50,13 +51,21 @@ impl Session {
         self.inbox.push(item, bytes);
     }
 
+    pub(super) fn take_status(&mut self, status: Status, bytes: usize) {
+        let item = match validation::check_status(&status) {
+            Ok(()) => Item::Status(Box::new(status)),
+            Err(message) => invalid(status.frame_ref, message),
+        };
+        self.inbox.push(item, bytes);
+    }
+
     /// The next of what waits for the writer, if its turn has come.
     pub(super) fn poll_inbox(&mut self) -> Option<ToWriter> {
         let writer_is_free = self.in_flight.is_none();
         let item = self.inbox.pop_if(|item| match item {
             // Not awaited: behind the frame that is with the writer its order is the mailbox's.
             Item::Credit(_) => true,
-            Item::Update(_) | Item::Events(_) | Item::SpecApplied(..) => writer_is_free,
+            Item::Update(_) | Item::Events(_) | Item::SpecApplied(..) | Item::Status(_) => writer_is_free,
             Item::Refused(_) | Item::Heartbeat { .. } => false,
         })?;
         let (key, node) = (self.key, self.node.clone());
@@ -73,6 +82,12 @@ impl Session {
             Item::SpecApplied(frame_ref, answer) => {
                 self.in_flight = Some(frame_ref);
                 Some(ToWriter::SpecApplied(answer))
+            }
+
+            Item::Status(status) => {
+                self.in_flight = Some(status.frame_ref);
+                let boot_id = Arc::clone(&self.boot_id);
+                Some(ToWriter::Status(Box::new(StatusRequest { key, node, boot_id, status: *status })))
             }
             Item::Refused(_) | Item::Heartbeat { .. } => None,
         }

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use crate::frame::{CommandUpdate, CreditChange, EventBatch, RejectCode};
+use crate::frame::{CommandUpdate, CreditChange, EventBatch, RejectCode, Status};
 use crate::ids::FrameRef;
 use crate::limits::Limits;
 use crate::seam::SpecAnswer;
@@ -23,6 +23,7 @@ pub(super) enum Item {
     Update(Box<CommandUpdate>),
     Events(Box<EventBatch>),
     SpecApplied(FrameRef, Box<SpecAnswer>),
+    Status(Box<Status>),
     Credit(CreditChange),
     /// Answered by the session itself, in its turn.
     Refused(Box<LocalRefusal>),

@@ -55,6 +55,8 @@ pub struct Session {
     introduction: Introduction,
     /// What `Welcome` repeats of the Hello.
     journal: Option<JournalId>,
+    /// What goes with each status.
+    boot_id: Arc<str>,
     lanes: Box<[LaneName]>,
     membership: Option<Membership>,
     inbox: SessionInbox,
@@ -101,6 +103,7 @@ impl Session {
             opened_at: now,
             introduction: Introduction::Awaited(Box::new(identity)),
             journal: None,
+            boot_id: Arc::default(),
             lanes: Box::default(),
             membership: None,
             inbox: SessionInbox::default(),
@@ -135,6 +138,7 @@ impl Session {
             NodeFrame::CommandUpdate(update) => self.take_update(update, bytes),
             NodeFrame::EventBatch(batch) => self.take_events(batch, bytes),
             NodeFrame::SpecApplied(applied) => self.take_spec_applied(*applied, bytes),
+            NodeFrame::Status(status) => self.take_status(*status, bytes),
             NodeFrame::Credit(change) => self.take_credit(change, bytes),
             NodeFrame::Unsupported(frame_ref) => {
                 let message = "this gateway does not store frames of that kind".to_owned();
@@ -357,6 +361,7 @@ impl Session {
         };
         self.lanes = hello.lanes.iter().map(|lane| lane.lane.clone()).collect();
         self.journal.clone_from(&hello.journal);
+        self.boot_id = Arc::from(hello.boot_id.as_str());
         let request = HelloRequest { key: self.key, identity: *identity, hello: *hello };
         self.introduction = Introduction::Ready(Box::new(request));
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::stories::events::{events, journal};
+use super::stories::statuses::status;
 use super::stories::{command, hello, identity, update};
 use super::*;
 use crate::command::CommandState;
@@ -25,6 +26,7 @@ enum Op {
     Update { bad: bool, bytes: usize },
     Events { bad: bool, bytes: usize },
     SpecApplied { bad: bool, bytes: usize },
+    Status { bad: bool, bytes: usize },
     Unsupported,
     Credit { declared: bool },
     Ignored,
@@ -49,6 +51,7 @@ fn op() -> impl Strategy<Value = Op> {
         12 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Update { bad, bytes }),
         6 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Events { bad, bytes }),
         4 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::SpecApplied { bad, bytes }),
+        4 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Status { bad, bytes }),
         2 => Just(Op::Unsupported),
         4 => any::<bool>().prop_map(|declared| Op::Credit { declared }),
         1 => Just(Op::Ignored),
@@ -73,6 +76,7 @@ enum Handed {
     Update(FrameRef),
     Events(FrameRef),
     SpecApplied,
+    Status(FrameRef),
     Credit(Credits),
 }
 
@@ -201,6 +205,14 @@ impl World {
                 let applied = SpecApplied { frame_ref, name, generation: Generation(1), error: None };
                 (NodeFrame::SpecApplied(Box::new(applied)), bytes)
             }
+
+            Op::Status { bad, bytes } => {
+                let mut status = status(frame_ref.0);
+                if bad {
+                    status.id.clear();
+                }
+                (NodeFrame::Status(Box::new(status)), bytes)
+            }
             Op::Unsupported => (NodeFrame::Unsupported(frame_ref), 9),
             Op::Credit { declared } => {
                 let lane = LaneName::new(if declared { "default" } else { "other" }).expect("a lane name");
@@ -228,6 +240,13 @@ impl World {
                     self.durable_refs.push(frame_ref);
                     if !applied.name.is_empty() {
                         self.to_hand.push_back(Handed::SpecApplied);
+                    }
+                }
+
+                NodeFrame::Status(status) => {
+                    self.durable_refs.push(frame_ref);
+                    if !status.id.is_empty() {
+                        self.to_hand.push_back(Handed::Status(frame_ref));
                     }
                 }
                 NodeFrame::Unsupported(_) => self.durable_refs.push(frame_ref),
@@ -260,9 +279,11 @@ impl World {
                 }))
             }
             Op::WriterAnswers { stored } if self.with_writer.is_some() => {
-                let events = matches!(self.with_writer.take(), Some(Handed::Events(_)));
-                if stored && events {
+                let frame = self.with_writer.take();
+                if stored && matches!(frame, Some(Handed::Events(_))) {
                     SessionNews::EventsStored { journal: journal(), acked: EventSeq(2), refused: None }
+                } else if stored && matches!(frame, Some(Handed::Status(_))) {
+                    SessionNews::Stored { state: None }
                 } else if stored {
                     SessionNews::Stored { state: Some(CommandState::Running) }
                 } else {
@@ -331,6 +352,11 @@ impl World {
             ToWriter::SpecsSent { bytes, .. } => {
                 self.specs_told += *bytes;
                 assert!(self.specs_told <= self.specs_given, "what was not given can't have left");
+            }
+
+            ToWriter::Status(request) => {
+                assert!(self.granted, "1: the Hello is durable first");
+                self.see_durable(Handed::Status(request.status.frame_ref));
             }
             ToWriter::Credit { change, .. } => {
                 let due = self.to_hand.pop_front();

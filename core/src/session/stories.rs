@@ -6,6 +6,7 @@
 
 pub(super) mod events;
 mod specs;
+pub(super) mod statuses;
 
 use std::sync::Arc;
 use std::time::Duration;

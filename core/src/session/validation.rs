@@ -11,11 +11,12 @@
 use crate::command::CommandState;
 use crate::frame::{
     CommandUpdate, Event, EventBatch, Hello, KnownCommand, PROTOCOL, RejectCode, SpecApplied, SpecGeneration,
+    Status,
 };
 use crate::ids::{Attempt, Credits, Generation, SpecName};
 use crate::limits::{
     Limits, MAX_EVENT_BODY_BYTES, MAX_EVENT_TEXT_BYTES, MAX_FEATURE_BYTES, MAX_FEATURES, MAX_LANE_CAPACITY,
-    MAX_SIGNATURE_BYTES, MAX_TEXT_BYTES,
+    MAX_SIGNATURE_BYTES, MAX_STATUS_BODY_BYTES, MAX_STATUS_TEXT_BYTES, MAX_TEXT_BYTES,
 };
 
 /// The highest seq that its column holds, with one to come after it.
@@ -177,6 +178,20 @@ fn check_event(event: &Event) -> Result<(), String> {
     check_text("attested.kid", &attested.kid, MAX_EVENT_TEXT_BYTES)?;
     check_size("attested.body", attested.body.len(), MAX_EVENT_BODY_BYTES)?;
     check_size("attested.signature", attested.signature.len(), MAX_SIGNATURE_BYTES)
+}
+
+/// Checks a status. `Err` is the sentence of its `Rejected`.
+pub(super) fn check_status(status: &Status) -> Result<(), String> {
+    for (field, text, what) in [
+        ("id", &status.id, "it tells a status that is sent again from a new one"),
+        ("kind", &status.kind, "it names what the status is"),
+    ] {
+        if text.is_empty() {
+            return Err(format!("{field} is empty; {what}"));
+        }
+        check_text(field, text, MAX_STATUS_TEXT_BYTES)?;
+    }
+    check_size("body", status.body.len(), MAX_STATUS_BODY_BYTES)
 }
 
 /// What counts of a capacity.

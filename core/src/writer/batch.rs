@@ -1,12 +1,13 @@
 //! Group commit of one queue: what gathers, what is in flight, and what must go again.
 //!
 //! Owns the entries from the moment they are taken from a shard until their outcome is known. Never
-//! looks into them, but for the two things that shape a batch: what excludes another entry from the
-//! same batch, and bytes.
+//! looks into them, but for the three things that shape a batch: what excludes another entry from the
+//! same batch, bytes, and savepoints.
 //!
 //! 1. One batch is in flight; the next gathers meanwhile. A lone entry leaves at once.
-//! 2. A batch holds at most `batch_entries` entries, `batch_bytes` bytes (or one entry), and no two
-//!    that exclude each other; of two that do, the earlier goes first.
+//! 2. A batch holds at most `batch_entries` entries, `batch_bytes` bytes (or one entry), `MAX_SAVEPOINTS`
+//!    savepoints (or one entry), and no two that exclude each other; of two that do, the earlier goes
+//!    first. An entry whose savepoints don't fit waits; those behind it that need none pass it.
 //! 3. A batch that failed goes again before anything newer: whole after `Retry` and
 //!    `OutcomeUnknown`, in halves after `Rejected`, down to the one entry that is to blame.
 //! 4. What was forsaken by a fence is handed back with its outcome, marked so.
@@ -14,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::backoff::Backoff;
-use crate::limits::Limits;
+use crate::limits::{Limits, MAX_SAVEPOINTS};
 use crate::store::StoreError;
 use crate::time::Moment;
 
@@ -25,6 +26,11 @@ pub(super) trait Entry: Clone {
 
     fn exclusive(&self) -> Self::Exclusive;
     fn bytes(&self) -> usize;
+
+    /// Savepoints that storing it takes.
+    fn savepoints(&self) -> usize {
+        0
+    }
 }
 
 /// An entry's place among those that wait.
@@ -120,14 +126,17 @@ impl<T: Entry> GroupQueue<T> {
     fn gather(&mut self, limits: &Limits) -> Vec<T> {
         let mut taken = BTreeSet::new();
         let mut tickets = Vec::new();
-        let mut bytes = 0_usize;
+        let (mut bytes, mut savepoints) = (0_usize, 0);
         for (ticket, entry) in &self.waiting {
             bytes = bytes.saturating_add(entry.bytes());
             let full = tickets.len() == limits.batch_entries || bytes > limits.batch_bytes;
             if full && !tickets.is_empty() {
                 break;
             }
-            if taken.insert(entry.exclusive()) {
+            let fits = tickets.is_empty() || savepoints + entry.savepoints() <= MAX_SAVEPOINTS;
+            // What excludes the entry is asked even of one that does not fit: the later of two must not pass it.
+            if taken.insert(entry.exclusive()) && fits {
+                savepoints += entry.savepoints();
                 tickets.push(*ticket);
             } else {
                 bytes -= entry.bytes();
@@ -227,6 +236,7 @@ mod tests {
         name: u32,
         group: u32,
         bytes: usize,
+        savepoints: usize,
     }
 
     impl Entry for Parcel {
@@ -237,10 +247,13 @@ mod tests {
         fn bytes(&self) -> usize {
             self.bytes
         }
+        fn savepoints(&self) -> usize {
+            self.savepoints
+        }
     }
 
     fn parcel(name: u32) -> Parcel {
-        Parcel { name, group: name, bytes: 1 }
+        Parcel { name, group: name, bytes: 1, savepoints: 0 }
     }
 
     fn names(batch: Option<Vec<Parcel>>) -> Vec<u32> {
@@ -276,7 +289,7 @@ mod tests {
         let limits = limits(10, 5);
         let mut queue = GroupQueue::new();
         for (name, bytes) in [(0, 50), (1, 3), (2, 2), (3, 1)] {
-            queue.push(Parcel { name, group: name, bytes });
+            queue.push(Parcel { bytes, ..parcel(name) });
         }
         for expected in [vec![0], vec![1, 2], vec![3]] {
             let batch = queue.poll_batch(&limits, at(0));
@@ -291,7 +304,7 @@ mod tests {
         let limits = limits(10, 100);
         let mut queue = GroupQueue::new();
         for (name, group) in [(0, 7), (1, 7), (2, 8), (3, 7)] {
-            queue.push(Parcel { name, group, bytes: 1 });
+            queue.push(Parcel { group, ..parcel(name) });
         }
         for expected in [vec![0, 2], vec![1], vec![3]] {
             let batch = queue.poll_batch(&limits, at(0));
@@ -300,6 +313,25 @@ mod tests {
             queue.handle_committed(slots);
         }
         assert!(queue.is_idle());
+    }
+
+    #[test]
+    fn savepoints_of_a_batch_are_few_and_what_needs_none_does_not_wait_for_it() {
+        let limits = limits(10, 1000);
+        let mut queue = GroupQueue::new();
+        // 4 excludes 2, which has to wait: it must not overtake it.
+        for (name, savepoints) in [(0, 20), (1, 0), (2, 41), (3, 40), (4, 0), (5, 0)] {
+            let group = if name == 4 { 2 } else { name };
+            queue.push(Parcel { savepoints, group, ..parcel(name) });
+        }
+        for expected in [vec![0, 1, 3, 5], vec![2], vec![4]] {
+            let batch = queue.poll_batch(&limits, at(0));
+            let slots = batch.as_ref().map_or(0, Vec::len);
+            assert_eq!(names(batch), expected);
+            queue.handle_committed(slots);
+        }
+        queue.push(Parcel { savepoints: 1000, ..parcel(7) });
+        assert_eq!(names(queue.poll_batch(&limits, at(0))), [7], "one entry always passes");
     }
 
     #[test]

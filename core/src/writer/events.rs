@@ -7,15 +7,18 @@
 //! 2. A run that the database refuses, and that is alone in its batch, is stored piece by piece, in
 //!    order, until the event that is to blame is alone. A tombstone takes its place, and the rest
 //!    follows. Only a tombstone that is refused too ends in `NotStored`.
-//! 3. A session is answered when the last piece is stored. What it weighs is released once.
+//! 3. A run whose hooks are more than a transaction may have savepoints goes piece by piece too, each
+//!    with company.
+//! 4. A session is answered when the last piece is stored. What it weighs is released once.
 
 use std::sync::Arc;
 
 use super::Writer;
 use super::batch::{Entry, GroupQueue, Setback};
 use crate::frame::{Event, EventBatch, RefusedEvent, RejectCode};
+use crate::hooks::HookedKinds;
 use crate::ids::{EventSeq, SessionKey};
-use crate::limits::Limits;
+use crate::limits::{Limits, MAX_SAVEPOINTS};
 use crate::mail::Weigh;
 use crate::seam::{EventsRequest, SessionNews};
 use crate::store::{EventsOutcome, StoreError};
@@ -25,8 +28,12 @@ use crate::time::Moment;
 #[derive(Debug, Clone)]
 pub(super) struct EventsEntry {
     request: EventsRequest,
+    /// Of the piece that is next.
+    savepoints: usize,
     /// What follows the piece, the next one last.
     rest: Vec<Arc<EventBatch>>,
+    /// Whether the database refused a part of it, so that it shares no batch any more.
+    is_suspect: bool,
     /// The first tombstone of the pieces that are stored.
     refused: Option<(EventSeq, RefusedEvent)>,
     /// Of the whole run, as it came.
@@ -45,6 +52,10 @@ impl Entry for EventsEntry {
     fn bytes(&self) -> usize {
         self.bytes
     }
+
+    fn savepoints(&self) -> usize {
+        self.savepoints
+    }
 }
 
 /// What became of a batch that did not commit.
@@ -60,16 +71,46 @@ struct Trouble {
 #[derive(Debug)]
 pub(super) struct EventsQueue {
     queue: GroupQueue<EventsEntry>,
+    hooked: HookedKinds,
 }
 
 impl EventsQueue {
-    pub(super) fn new() -> Self {
-        Self { queue: GroupQueue::new() }
+    pub(super) fn new(hooked: HookedKinds) -> Self {
+        Self { queue: GroupQueue::new(), hooked }
     }
 
     fn push(&mut self, request: EventsRequest) {
         let bytes = request.weight_bytes();
-        self.queue.push(EventsEntry { request, rest: Vec::new(), refused: None, bytes });
+        let savepoints = self.hooked.of_events(&request.batch);
+        let mut entry =
+            EventsEntry { request, savepoints, rest: Vec::new(), is_suspect: false, refused: None, bytes };
+        if savepoints > MAX_SAVEPOINTS {
+            entry.rest = fitting_pieces(&entry.request.batch, &self.hooked);
+            entry.rest.reverse();
+            self.take_next_piece(&mut entry);
+        }
+        self.queue.push(entry);
+    }
+
+    /// Makes the next piece of an entry the one that is to be stored. Whether there is one.
+    fn take_next_piece(&self, entry: &mut EventsEntry) -> bool {
+        let Some(next) = entry.rest.pop() else { return false };
+        entry.savepoints = self.hooked.of_events(&next);
+        entry.request.batch = next;
+        true
+    }
+
+    /// A piece of an entry is stored: its next one goes, or there is none and the entry is given back.
+    fn go_on(&mut self, mut entry: EventsEntry) -> Option<EventsEntry> {
+        if !self.take_next_piece(&mut entry) {
+            return Some(entry);
+        }
+        if entry.is_suspect {
+            self.queue.push_first(entry);
+        } else {
+            self.queue.push(entry);
+        }
+        None
     }
 
     /// Forgets all that waits; the bytes of it.
@@ -86,7 +127,10 @@ impl EventsQueue {
             }
             Setback::Bad(mut entry, sentence) => {
                 let key = entry.request.key;
-                match narrow(&mut entry, &sentence) {
+                let narrowed = narrow(&mut entry, &sentence);
+                entry.savepoints = self.hooked.of_events(&entry.request.batch);
+                entry.is_suspect = true;
+                match narrowed {
                     Narrowed::Halved => self.queue.push_first(entry),
                     Narrowed::Tombstone => {
                         trouble.offender = Some(key);
@@ -144,6 +188,22 @@ fn narrow(entry: &mut EventsEntry, sentence: &str) -> Narrowed {
     }
 }
 
+/// A run in pieces, in order, each of which takes no more savepoints than a transaction may have.
+fn fitting_pieces(whole: &EventBatch, hooked: &HookedKinds) -> Vec<Arc<EventBatch>> {
+    let mut pieces = Vec::new();
+    let (mut begin, mut savepoints) = (0, 0);
+    for (place, event) in whole.events.iter().enumerate() {
+        let more = hooked.of_event(event);
+        if savepoints + more > MAX_SAVEPOINTS {
+            pieces.push(piece(whole, &whole.events[begin..place]));
+            (begin, savepoints) = (place, 0);
+        }
+        savepoints += more;
+    }
+    pieces.push(piece(whole, &whole.events[begin..]));
+    pieces
+}
+
 fn piece(whole: &EventBatch, events: &[Event]) -> Arc<EventBatch> {
     Arc::new(EventBatch {
         frame_ref: whole.frame_ref,
@@ -178,11 +238,7 @@ impl Writer {
             entry.refused = entry.refused.take().or_else(|| first_refused(&batch));
             let refused = batch.events.iter().filter(|event| event.refused.is_some() && event.seq <= acked);
             self.counts.events_refused += refused.count() as u64;
-            if let Some(next) = entry.rest.pop() {
-                entry.request.batch = next;
-                self.events.queue.push_first(entry);
-                continue;
-            }
+            let Some(entry) = self.events.go_on(entry) else { continue };
             self.counts.event_batches_stored += 1;
             self.released_bytes += entry.bytes;
             let refused = entry.refused.filter(|(seq, _)| *seq <= acked);

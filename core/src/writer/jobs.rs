@@ -30,6 +30,10 @@ impl Writer {
             })
             .or_else(|| self.poll_specs_job(now))
             .or_else(|| {
+                let entries = self.statuses.poll_batch(&self.config.limits, now)?;
+                Some(Job::Statuses { entries })
+            })
+            .or_else(|| {
                 let entries = self.presence.poll_batch(&self.config.limits, now)?;
                 Some(Job::Presence { gateway: self.config.gateway.clone(), entries })
             })
@@ -58,6 +62,7 @@ impl Writer {
             self.updates.next_deadline(),
             self.events.queue().next_deadline(),
             self.specs.next_answers(),
+            self.statuses.queue().next_deadline(),
             self.presence.next_deadline(),
             self.stop.next_deadline(),
             self.sweep_deadline(),
@@ -74,6 +79,7 @@ impl Writer {
             Queue::Dispatch => self.dispatch.backoff().health(),
             Queue::Updates => self.updates.backoff().health(),
             Queue::Events => self.events.queue().backoff().health(),
+            Queue::Statuses => self.statuses.queue().backoff().health(),
             Queue::Presence => self.presence.queue().backoff().health(),
             Queue::Feed => self.cancels.backoff().health(),
             Queue::Sweeps => self.sweeps.backoff().health(),
@@ -89,6 +95,7 @@ impl Writer {
             Queue::Dispatch => self.ledger.waiting(Look::Urgent) + self.ledger.waiting(Look::Patrol),
             Queue::Updates => self.updates.len(),
             Queue::Events => self.events.queue().len(),
+            Queue::Statuses => self.statuses.queue().len(),
             Queue::Presence => self.presence.queue().len(),
             Queue::Specs => self.specs.len(),
         }

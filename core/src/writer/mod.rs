@@ -31,6 +31,7 @@ mod sequences;
 mod settlement;
 mod spec_places;
 mod specs;
+mod statuses;
 mod stop;
 mod sweeps;
 #[cfg(test)]
@@ -54,10 +55,12 @@ use self::lanes::{Ledger, Look};
 use self::lease::{Lease, LeaseChange};
 use self::presence::Presence;
 use self::specs::Specs;
+use self::statuses::StatusQueue;
 use self::stop::Stop;
 use self::sweeps::Sweeps;
 use crate::close::CloseReason;
 use crate::frame::CreditChange;
+use crate::hooks::HookedKinds;
 use crate::ids::{GatewayId, LeaseEpoch, NodeId, SessionEpoch, SessionKey, ShardId};
 use crate::limits::Limits;
 use crate::mail::Weigh;
@@ -83,6 +86,8 @@ pub struct WriterConfig {
     pub sweep_every: Duration,
     /// How often each gateway looks for specs that its sessions have not answered.
     pub spec_sweep_every: Duration,
+    /// What the store runs hooks for.
+    pub hooked: HookedKinds,
 }
 
 /// Where the writer is in its life.
@@ -114,6 +119,8 @@ pub struct WriterCounts {
     pub event_batches_stored: u64,
     /// Events in whose place a tombstone stands.
     pub events_refused: u64,
+    /// Statuses that were stored for the first time.
+    pub statuses_stored: u64,
     /// Commands that this gateway's sweeps made expired.
     pub commands_expired: u64,
     /// Sessions of dead gateways that they marked disconnected.
@@ -138,6 +145,7 @@ pub struct Writer {
     dispatch: Dispatch,
     updates: GroupQueue<UpdateRequest>,
     events: EventsQueue,
+    statuses: StatusQueue,
     presence: Presence,
     cancels: CancelFeed,
     sweeps: Sweeps,
@@ -159,7 +167,8 @@ impl Writer {
             hellos: Hellos::new(),
             dispatch: Dispatch::new(),
             updates: GroupQueue::new(),
-            events: EventsQueue::new(),
+            events: EventsQueue::new(config.hooked.clone()),
+            statuses: StatusQueue::new(config.hooked.clone()),
             presence: Presence::new(),
             cancels: CancelFeed::new(),
             sweeps: Sweeps::new(&config),
@@ -182,6 +191,7 @@ impl Writer {
             ToWriter::Events(request) => self.take_events(request),
             ToWriter::SpecApplied(answer) => self.take_spec_applied(*answer),
             ToWriter::SpecsSent { key, bytes } => self.specs.handle_sent(key, bytes, now),
+            ToWriter::Status(request) => self.take_status(*request),
             ToWriter::Credit { key, change, .. } => self.take_credit(key, change),
             ToWriter::Alive { key, node, epoch } => self.take_alive(key, node, epoch),
             ToWriter::Closed { key, .. } => self.take_closed(key),
@@ -264,6 +274,7 @@ impl Writer {
             self.updates.len(),
             self.events.queue().len(),
             self.specs.answers().len(),
+            self.statuses.queue().len(),
         ];
         waiting.iter().sum::<usize>() < self.config.limits.to_writer_messages
     }
@@ -388,6 +399,7 @@ impl Writer {
         self.released_bytes += self.hellos.forsake();
         self.released_bytes += self.updates.forsake().iter().map(Weigh::weight_bytes).sum::<usize>();
         self.released_bytes += self.events.forsake();
+        self.released_bytes += self.statuses.forsake();
         self.dispatch.forsake();
         self.cancels.forsake();
         self.sweeps.forsake();

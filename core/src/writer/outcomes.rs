@@ -52,6 +52,8 @@ impl Writer {
             Outcome::Updates(Err(error)) => self.take_update_error(&error, now),
             Outcome::Events(Ok(outcomes)) => self.take_events_outcomes(outcomes),
             Outcome::Events(Err(error)) => self.take_events_error(&error, now),
+            Outcome::Statuses(Ok(outcomes)) => self.take_status_outcomes(&outcomes),
+            Outcome::Statuses(Err(error)) => self.take_status_error(&error, now),
             Outcome::Presence(Ok(outcomes)) => self.take_presence_outcomes(&outcomes),
             Outcome::Presence(Err(error)) => self.presence.handle_failed(&error, now),
             Outcome::Cancels(Ok(wanted)) => self.take_wanted_cancels(wanted, now),

@@ -14,13 +14,13 @@ use super::testing::{at, command_id, events_batch, hello, lane, node};
 use super::tests::config;
 use super::*;
 use crate::command::CommandState;
-use crate::frame::{Command, CommandUpdate, Event, Spec};
+use crate::frame::{Command, CommandUpdate, Event, Spec, Status};
 use crate::ids::{Attempt, EventSeq, FrameRef, Generation, LaneSeq, SpecName};
-use crate::seam::{EventsRequest, SpecAnswer};
+use crate::seam::{EventsRequest, SpecAnswer, StatusRequest};
 use crate::store::{
     Claim, EventsOutcome, ExpiryPass, HelloGrant, HelloOutcome, InFlight, Job, LaneState, LeaseOutcome,
-    PresenceOutcome, Queue, Routed, SpecAppliedOutcome, SpecsFound, SpecsLook, StoreError, SweepJob,
-    SweepOutcome, UpdateOutcome,
+    PresenceOutcome, Queue, Routed, SpecAppliedOutcome, SpecsFound, SpecsLook, StatusOutcome, StoreError,
+    SweepJob, SweepOutcome, UpdateOutcome,
 };
 use crate::time::UnixMillis;
 
@@ -44,6 +44,7 @@ enum Op {
     Emit { session: usize, count: u64 },
     SetSpec { node: usize, poke: bool },
     Answer { session: usize },
+    Tell { session: usize, id: u8 },
     Execute { queue: usize, fault: Fault },
     Deliver { queue: usize },
     Pass { millis: u64 },
@@ -67,6 +68,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0..8_usize, 1..6_u64).prop_map(|(session, count)| Op::Emit { session, count }),
         2 => (0..NODES, any::<bool>()).prop_map(|(node, poke)| Op::SetSpec { node, poke }),
         3 => (0..8_usize).prop_map(|session| Op::Answer { session }),
+        2 => (0..8_usize, 0..4_u8).prop_map(|(session, id)| Op::Tell { session, id }),
         12 => (0..Queue::ALL.len(), fault).prop_map(|(queue, fault)| Op::Execute { queue, fault }),
         12 => (0..Queue::ALL.len()).prop_map(|queue| Op::Deliver { queue }),
         3 => (1..2_500_u64).prop_map(|millis| Op::Pass { millis }),
@@ -109,6 +111,7 @@ struct World {
     acked: [u64; NODES],
     /// Of each node's one spec: its generation, and the one that was answered last.
     specs: [(u64, u64); NODES],
+    statuses: BTreeSet<(NodeId, String)>,
     stolen: bool,
     clients: BTreeMap<SessionKey, Client>,
     next_slot: u32,
@@ -143,6 +146,7 @@ impl World {
             journals: Default::default(),
             acked: [0; NODES],
             specs: [(0, 0); NODES],
+            statuses: BTreeSet::new(),
             stolen: false,
             clients: BTreeMap::new(),
             next_slot: 0,
@@ -181,6 +185,7 @@ impl World {
                 }
             }
             Op::Answer { session } => self.answer_spec(session),
+            Op::Tell { session, id } => self.tell(session, id),
             Op::Execute { queue, fault } => self.execute(Queue::ALL[queue], fault),
             Op::Deliver { queue } => self.deliver(Queue::ALL[queue]),
             Op::Pass { millis } => {
@@ -273,6 +278,20 @@ impl World {
             error: None,
         };
         self.post(ToWriter::SpecApplied(Box::new(answer)));
+    }
+
+    /// The node tells something, which it may have told before.
+    fn tell(&mut self, session: usize, id: u8) {
+        let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
+        if client.waits || client.granted.is_none() {
+            return;
+        }
+        client.waits = true;
+        let (key, sender) = (*key, node(&name(client.node)));
+        let status =
+            Status { frame_ref: FrameRef(1), id: id.to_string(), kind: "kind".into(), body: Bytes::new() };
+        let request = StatusRequest { key, node: sender, boot_id: "boot".into(), status };
+        self.post(ToWriter::Status(Box::new(request)));
     }
 
     fn say_alive(&mut self) {
@@ -424,6 +443,13 @@ impl World {
             Job::Cancels { .. } => Outcome::Cancels(Ok(Vec::new())),
             Job::Events { entries } => {
                 Outcome::Events(Ok(entries.iter().map(|entry| self.append(entry)).collect()))
+            }
+            Job::Statuses { entries } => {
+                let keys: BTreeSet<_> =
+                    entries.iter().map(|entry| (entry.node.clone(), entry.status.id.clone())).collect();
+                assert_eq!(keys.len(), entries.len(), "at most one status of an id in a batch");
+                let stored = keys.into_iter().map(|key| self.statuses.insert(key));
+                Outcome::Statuses(Ok(stored.map(|is_new| StatusOutcome { is_new }).collect()))
             }
             Job::Sweep(job) => Outcome::Sweep(Ok(self.sweep(job))),
             Job::SpecsDue { looks, .. } => {

@@ -7,6 +7,7 @@
 
 mod events;
 mod specs;
+mod statuses;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ pub(super) fn config() -> WriterConfig {
         // Sweeps have stories of their own.
         sweep_every: Duration::from_secs(24 * 3600),
         spec_sweep_every: Duration::from_secs(24 * 3600),
+        hooked: HookedKinds::default(),
     }
 }
 

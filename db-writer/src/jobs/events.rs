@@ -1,4 +1,5 @@
-//! A batch of journals' runs: one transaction of three statements, whatever the batch's size.
+//! A batch of journals' runs: one transaction of three statements, whatever the batch's size, and a few
+//! more where an event that is new has a hook.
 //!
 //! First every journal of the batch is made sure to have a row, then the rows are locked and their
 //! cursors read, and then, knowing the cursors, what joins on is stored and the cursors move.
@@ -8,7 +9,7 @@
 //!    is not stored. So an event is stored once, and a journal is contiguous up to its cursor.
 //! 3. Where nothing moves, the third statement is left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gateway_core::frame::Event;
 use gateway_core::ids::{EventSeq, JournalId, NodeId};
@@ -16,6 +17,7 @@ use gateway_core::seam::EventsRequest;
 use gateway_core::store::EventsOutcome;
 
 use super::JobError;
+use super::hooks::{HookRunner, StoredEvent};
 use super::stored::{bigint, corrupt, counter};
 use crate::connection::Link;
 
@@ -31,9 +33,17 @@ struct Offer<'a> {
     after: EventSeq,
 }
 
+impl Offer<'_> {
+    /// Whether the batch stores the event: it is behind the cursor, and before a gap.
+    fn is_new(&self, event: &Event) -> bool {
+        event.seq > self.before && event.seq <= self.after
+    }
+}
+
 pub(super) async fn execute(
     link: &mut Link,
     entries: &[EventsRequest],
+    hooks: &mut HookRunner,
 ) -> Result<Vec<EventsOutcome>, JobError> {
     let mut offers: BTreeMap<Journal<'_>, Offer<'_>> = BTreeMap::new();
     for entry in entries {
@@ -47,7 +57,9 @@ pub(super) async fn execute(
     if offers.values().any(|offer| offer.after > offer.before) {
         write(link, &offers).await?;
     }
+    let tally = hooks.run_reports(link, &reports(&offers, hooks)).await?;
     link.commit().await?;
+    hooks.note(tally);
     entries
         .iter()
         .map(|entry| {
@@ -86,6 +98,28 @@ fn advanced(cursor: EventSeq, runs: &[&EventsRequest]) -> EventSeq {
     spans
         .into_iter()
         .fold(cursor, |cursor, (first, last)| if first.0 <= cursor.0 + 1 { cursor.max(last) } else { cursor })
+}
+
+/// The events that are new and have a hook, in the order of locks.
+fn reports<'a>(offers: &BTreeMap<Journal<'a>, Offer<'a>>, hooks: &HookRunner) -> Vec<StoredEvent<'a>> {
+    let mut reports = Vec::new();
+    for ((node, _), offer) in offers {
+        let mut seen = BTreeSet::new();
+        let first = reports.len();
+        for run in &offer.runs {
+            // Two runs may hold the same event: the first is the one that is stored.
+            let is_stored = |event: &&'a Event| offer.is_new(event) && seen.insert(event.seq);
+            let stored = run.batch.events.iter().filter(is_stored);
+            let is_report = |event: &&Event| event.refused.is_none() && hooks.is_report(&event.kind);
+            reports.extend(stored.filter(is_report).map(|event| StoredEvent {
+                node,
+                batch: &run.batch,
+                event,
+            }));
+        }
+        reports[first..].sort_by_key(|report| report.event.seq);
+    }
+    reports
 }
 
 /// The columns of the events to be stored.
@@ -128,8 +162,8 @@ async fn write(link: &mut Link, offers: &BTreeMap<Journal<'_>, Offer<'_>>) -> Re
         journals.push(journal.as_str());
         cursors.push(bigint(offer.after.0));
         for run in &offer.runs {
-            let is_new = |event: &&Event| event.seq > offer.before && event.seq <= offer.after;
-            run.batch.events.iter().filter(is_new).for_each(|event| columns.push(run, event));
+            let new = run.batch.events.iter().filter(|event| offer.is_new(event));
+            new.for_each(|event| columns.push(run, event));
         }
     }
     sqlx::query_file!(

@@ -7,6 +7,7 @@
 //! 2. A job that fails leaves no transaction open behind it.
 //! 3. A job that hangs ends by itself, with what is true of it then.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gateway_core::ids::GatewayId;
@@ -15,16 +16,20 @@ use sqlx::postgres::PgConnectOptions;
 
 use crate::connection::{Connector, Link};
 use crate::failure::{Failure, Stage};
+use crate::hooks::Hooks;
+use crate::status::WriterStatus;
 
 mod cancels;
 mod dispatch;
 mod events;
 mod hello;
 mod hello_fate;
+mod hooks;
 mod lanes;
 mod lease;
 mod presence;
 mod specs;
+mod statuses;
 mod stored;
 mod sweeps;
 mod updates;
@@ -34,6 +39,7 @@ mod updates;
 pub struct QueueRunner {
     connector: Connector,
     queue: Queue,
+    hooks: hooks::HookRunner,
 }
 
 /// Why a job failed: by the database, or by what it holds.
@@ -59,7 +65,15 @@ impl QueueRunner {
         synchronous_dispatch: bool,
     ) -> Self {
         let wait_for_disk = synchronous_dispatch || queue != Queue::Dispatch;
-        Self { connector: Connector::new(options, gateway, queue, wait_for_disk), queue }
+        let connector = Connector::new(options, gateway, queue, wait_for_disk);
+        Self { connector, queue, hooks: hooks::HookRunner::new(Arc::default(), Arc::default()) }
+    }
+
+    /// The same runner, which runs these hooks for what it stores and counts them in `status`.
+    #[must_use]
+    pub fn with_hooks(mut self, hooks: Arc<Hooks>, status: Arc<WriterStatus>) -> Self {
+        self.hooks = hooks::HookRunner::new(hooks, status);
+        self
     }
 
     /// Takes the connection for lost, as after a job whose future was dropped. What it still runs is
@@ -71,13 +85,13 @@ impl QueueRunner {
     /// Carries out one job of this runner's queue.
     pub async fn run(&mut self, job: &Job) -> Outcome {
         debug_assert_eq!(job.queue(), self.queue, "a job goes to its own queue");
-        let limit = job_timeout(self.queue);
+        let limit = job_timeout(self.queue).saturating_add(self.hooks.hooks().patience(job));
         let link = match self.connector.ready().await {
             Ok(link) => link,
             Err(error) => return Outcome::failed(job, error),
         };
         link.stage = Stage::Safe;
-        let failure = match tokio::time::timeout(limit, execute(link, job)).await {
+        let failure = match tokio::time::timeout(limit, execute(link, job, &mut self.hooks)).await {
             Ok(Ok(outcome)) => return outcome,
             Ok(Err(JobError::Sql(error))) => Failure::from_sqlx(&error, link.stage),
             Ok(Err(JobError::Store(error))) => Failure { error, connection_lost: false },
@@ -98,7 +112,8 @@ async fn end_transaction(link: &mut Link) -> Result<(), sqlx::Error> {
     }
 }
 
-/// A little more than the statement time-out of the queue: it ends what only the network holds.
+/// A little more than the statement time-out of the queue: it ends what only the network holds. The time of
+/// a job's hooks comes on top.
 const fn job_timeout(queue: Queue) -> Duration {
     match queue {
         Queue::Lease => Duration::from_secs(6),
@@ -108,12 +123,13 @@ const fn job_timeout(queue: Queue) -> Duration {
         | Queue::Presence
         | Queue::Feed
         | Queue::Events
+        | Queue::Statuses
         | Queue::Sweeps
         | Queue::Specs => Duration::from_secs(20),
     }
 }
 
-async fn execute(link: &mut Link, job: &Job) -> Result<Outcome, JobError> {
+async fn execute(link: &mut Link, job: &Job, hooks: &mut hooks::HookRunner) -> Result<Outcome, JobError> {
     Ok(match job {
         Job::Lease(job) => Outcome::Lease(Ok(lease::execute(link, job).await?)),
         Job::Hellos { proof, entries } => Outcome::Hellos(Ok(hello::execute(link, proof, entries).await?)),
@@ -123,7 +139,8 @@ async fn execute(link: &mut Link, job: &Job) -> Result<Outcome, JobError> {
         Job::Presence { gateway, entries } => {
             Outcome::Presence(Ok(presence::execute(link, gateway, entries).await?))
         }
-        Job::Events { entries } => Outcome::Events(Ok(events::execute(link, entries).await?)),
+        Job::Events { entries } => Outcome::Events(Ok(events::execute(link, entries, hooks).await?)),
+        Job::Statuses { entries } => Outcome::Statuses(Ok(statuses::execute(link, entries, hooks).await?)),
         Job::Cancels { gateway } => Outcome::Cancels(Ok(cancels::execute(link, gateway).await?)),
         Job::SpecsDue { gateway, looks, at_most_bytes } => {
             Outcome::SpecsDue(Ok(specs::look(link, gateway, looks, *at_most_bytes).await?))

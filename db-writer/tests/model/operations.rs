@@ -77,6 +77,9 @@ pub enum Op {
         room: u8,
     },
     SpecsApplied(Vec<Said>),
+    /// Events, some of them with hooks.
+    Reports(Vec<ReportRun>),
+    Statuses(Vec<StatusWord>),
     /// A crash of the database that loses the marks of the lane's last dispatches.
     LoseMarks {
         node: u8,
@@ -173,6 +176,26 @@ pub struct Said {
     pub generation: u8,
     pub error: Option<u8>,
 }
+/// A run of a node's journal of reports, from behind its cursor on.
+#[derive(Debug, Clone)]
+pub struct ReportRun {
+    pub node: u8,
+    /// How many of the events before the cursor come again.
+    pub again: u8,
+    pub count: u8,
+}
+
+/// A status.
+#[derive(Debug, Clone)]
+pub struct StatusWord {
+    pub node: u8,
+    pub id: u8,
+    pub kind: u8,
+}
+
+/// Kinds of events and statuses: one without a hook, one with a hook that works, one with two of which the
+/// second fails, one whose only hook fails.
+pub const KINDS: [&str; 4] = ["plain", "worked", "both", "failed"];
 
 /// A sequence of up to `longest` operations.
 pub fn sequences(longest: usize) -> impl Strategy<Value = Vec<Op>> {
@@ -204,6 +227,8 @@ fn operation() -> impl Strategy<Value = Op> {
             .prop_map(|(gateway, looks, room)| Op::LookAtSpecs { gateway, looks, room }),
         3 => prop::collection::vec(said(), 1..5).prop_map(Op::SpecsApplied),
         2 => (0..NODES, 0..LANES).prop_map(|(node, lane)| Op::LoseMarks { node, lane }),
+        4 => prop::collection::vec(report_run(), 1..4).prop_map(Op::Reports),
+        4 => prop::collection::vec(status_word(), 1..4).prop_map(Op::Statuses),
     ]
 }
 
@@ -321,6 +346,14 @@ fn look() -> impl Strategy<Value = Look> {
 fn said() -> impl Strategy<Value = Said> {
     (0..=NODES, 0..SPECS, 1..5u8, prop::option::weighted(0.3, 0..2u8))
         .prop_map(|(node, spec, generation, error)| Said { node, spec, generation, error })
+}
+
+fn report_run() -> impl Strategy<Value = ReportRun> {
+    (0..NODES, 0..3u8, 1..6u8).prop_map(|(node, again, count)| ReportRun { node, again, count })
+}
+
+fn status_word() -> impl Strategy<Value = StatusWord> {
+    (0..NODES, 0..6u8, 0..KINDS.len() as u8).prop_map(|(node, id, kind)| StatusWord { node, id, kind })
 }
 
 fn sign() -> impl Strategy<Value = Sign> {

@@ -8,20 +8,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
-use gateway_core::frame::{KnownCommand, Refusal, RefusalReason, SpecGeneration};
+use gateway_core::frame::{Event, EventBatch, KnownCommand, Refusal, RefusalReason, SpecGeneration, Status};
 use gateway_core::ids::*;
-use gateway_core::seam::{HelloRequest, SpecAnswer, UpdateRequest};
+use gateway_core::seam::{EventsRequest, HelloRequest, SpecAnswer, StatusRequest, UpdateRequest};
 use gateway_core::store::*;
 use gateway_core::time::UnixMillis;
-use gateway_sim::store::{CommandRow, NewCommand, Store};
+use gateway_sim::store::{CommandRow, HookRules, NewCommand, Store};
 use uuid::Uuid;
 
 use super::operations::*;
-use super::postgres::Postgres;
+use super::postgres::{HOOKS, Postgres};
 use crate::support::{TTL, acquire, hello, lane, update};
 
 /// Both stores, and what a writer would remember.
@@ -49,7 +50,7 @@ impl<'a> Pair<'a> {
     pub async fn new(postgres: &'a mut Postgres, number: u64) -> Self {
         let prefix = format!("s{number}-");
         let now = UnixMillis(1_700_000_000_000);
-        let mut model = Store::default();
+        let mut model = Store::default().with_hooks(hook_rules());
         postgres.set_clock(now).await;
         for index in 0..NODES {
             let node = NodeId::new(&format!("{prefix}n{index}")).unwrap();
@@ -210,6 +211,14 @@ impl<'a> Pair<'a> {
                 entries.dedup_by(|a, b| (&a.node, &a.name) == (&b.node, &b.name));
                 Job::SpecsApplied { entries }
             }
+
+            Op::Reports(runs) => Job::Events { entries: runs.iter().map(|run| self.reports(run)).collect() },
+            Op::Statuses(words) => {
+                let mut entries: Vec<StatusRequest> = words.iter().map(|word| self.status(word)).collect();
+                entries.sort_by(|a, b| (&a.node, &a.status.id).cmp(&(&b.node, &b.status.id)));
+                entries.dedup_by(|a, b| (&a.node, &a.status.id) == (&b.node, &b.status.id));
+                Job::Statuses { entries }
+            }
             Op::Cancels { gateway } => Job::Cancels { gateway: self.gateway(*gateway) },
             Op::Tick(_)
             | Op::Enqueue { .. }
@@ -358,6 +367,35 @@ impl<'a> Pair<'a> {
         }
     }
 
+    fn reports(&self, run: &ReportRun) -> EventsRequest {
+        let (node, journal) = (self.node(run.node), JournalId::new("reports").unwrap());
+        let acked = self.model.journal_acked(&node, &journal).0;
+        let first = acked.saturating_sub(u64::from(run.again)) + 1;
+        // What a seq holds is the same whenever it is sent: two runs of a batch may hold it.
+        let event = |seq: u64| Event {
+            seq: EventSeq(seq),
+            kind: KINDS[(seq % KINDS.len() as u64) as usize].to_owned(),
+            body: Bytes::from(format!("body {seq}")),
+            attested: None,
+            refused: None,
+        };
+        let events = (first..first + u64::from(run.count)).map(event).collect();
+        let batch = EventBatch { frame_ref: FrameRef(1), journal, boot_id: "boot".to_owned(), events };
+        let key = SessionKey { shard: ShardId(0), slot: 1, serial: 1 };
+        EventsRequest { key, node, batch: Arc::new(batch) }
+    }
+
+    fn status(&self, word: &StatusWord) -> StatusRequest {
+        let status = Status {
+            frame_ref: FrameRef(1),
+            id: format!("status{}", word.id),
+            kind: KINDS[usize::from(word.kind)].to_owned(),
+            body: Bytes::from(format!("{} of {}", word.kind, word.id)),
+        };
+        let key = SessionKey { shard: ShardId(0), slot: 1, serial: 1 };
+        StatusRequest { key, node: self.node(word.node), boot_id: "boot".into(), status }
+    }
+
     // -- the model's rows --------------------------------------------------------------------------
 
     fn rows(&self) -> BTreeMap<String, String> {
@@ -379,13 +417,36 @@ impl<'a> Pair<'a> {
             let body = String::from_utf8_lossy(&row.body).into_owned();
             (format!("{node} {name}"), format!("{} {body}{answer}", row.generation))
         });
+        let statuses = self.model.statuses().iter().map(|((node, id), row)| {
+            let body = String::from_utf8_lossy(&row.body);
+            (format!("status {node} {id}"), format!("{} {body} {}", row.kind, row.boot_id))
+        });
+        let hooks = self.model.hooks();
+        let came = |word: &'static str, came: &BTreeMap<(String, String), u32>| {
+            let line = |((hook, subject), times): (&(String, String), &u32)| {
+                (format!("{word} {hook} {subject}"), times.to_string())
+            };
+            came.iter().map(line).collect::<Vec<_>>()
+        };
         commands
             .map(|(id, row)| (format!("{} {id}", row.node), command_line(row)))
             .chain(specs)
             .chain(sessions)
             .chain(leases)
+            .chain(statuses)
+            .chain(came("worked", hooks.worked()))
+            .chain(came("failed", hooks.failed()))
             .collect()
     }
+}
+
+/// The hooks that `Postgres` has as SQL functions.
+fn hook_rules() -> HookRules {
+    let mut rules = HookRules::default();
+    for (kind, hook, fails) in HOOKS {
+        rules.add(kind, hook, fails);
+    }
+    rules
 }
 
 fn command_line(row: &CommandRow) -> String {

@@ -5,11 +5,14 @@
 //! 2. Nothing is emptied between sequences: each has nodes and gateways of its own names.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use gateway_core::ids::*;
 use gateway_core::store::*;
 use gateway_core::time::UnixMillis;
 use gateway_db_writer::QueueRunner;
+use gateway_db_writer::hooks::{EmbeddedHooks, Hooks};
 use gateway_sim::store::{EnqueueRefusal, NewCommand};
 use gateway_testbed::cluster::{Cluster, ClusterOptions};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -57,6 +60,42 @@ const LEASES: &str = "
     SELECT concat_ws(' ', owner, epoch, unix_millis(expires_at)), name
     FROM leases WHERE starts_with(name, 'gateway:' || $1)";
 
+const STATUSES: &str = "
+    SELECT concat_ws(' ', kind, encode(body, 'escape'), boot_id), 'status ' || node_id || ' ' || id
+    FROM node_statuses WHERE starts_with(node_id, $1)";
+const WORKED: &str = "
+    SELECT count(*)::text, 'worked ' || hook || ' ' || subject
+    FROM story_worked WHERE starts_with(subject, $1) GROUP BY hook, subject";
+const FAILED: &str = "
+    SELECT count(*)::text, concat_ws(' ', 'failed', regexp_replace(body ->> 'hook', '_(report|status)$', ''), node_id,
+                                     body ->> 'journal_id', body ->> 'seq', body ->> 'status_id')
+    FROM outbox WHERE kind = 'node.report-failed' AND starts_with(node_id, $1) GROUP BY 2";
+
+/// Kinds, their hooks, and whether one fails.
+pub const HOOKS: [(&str, &str, bool); 4] = [
+    ("worked", "story_works", false),
+    ("both", "story_works", false),
+    ("both", "story_fails", true),
+    ("failed", "story_fails", true),
+];
+
+/// Each hook as a function for reports and one for statuses. One that fails does so after it has written.
+const HOOK_FUNCTIONS: &str = "
+    CREATE TABLE story_worked (hook text NOT NULL, subject text NOT NULL);
+    CREATE FUNCTION story_works_report(told report) RETURNS void LANGUAGE sql AS $$
+        INSERT INTO story_worked VALUES ('story_works', concat_ws(' ', told.node_id, told.journal_id, told.seq)) $$;
+    CREATE FUNCTION story_works_status(told status_report) RETURNS void LANGUAGE sql AS $$
+        INSERT INTO story_worked VALUES ('story_works', concat_ws(' ', told.node_id, told.id)) $$;
+    CREATE FUNCTION story_fails_report(told report) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO story_worked VALUES ('story_fails', concat_ws(' ', told.node_id, told.journal_id, told.seq));
+        PERFORM 1 / 0;
+    END $$;
+    CREATE FUNCTION story_fails_status(told status_report) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO story_worked VALUES ('story_fails', concat_ws(' ', told.node_id, told.id));
+        PERFORM 1 / 0;
+    END $$;
+";
+
 impl Postgres {
     pub async fn start() -> Self {
         // Nothing here is about the disk, and every operation commits.
@@ -67,7 +106,17 @@ impl Postgres {
         let options: PgConnectOptions = url.parse().unwrap();
         let mut sql = client(&options, "model").await;
         run(&mut sql, CLOCK).await;
-        let runner = |queue| QueueRunner::new(&options, &gateway("model"), queue, true);
+        run(&mut sql, HOOK_FUNCTIONS).await;
+        let mut hooks = Hooks::new(Duration::from_secs(5), EmbeddedHooks::default());
+        for (kind, hook, _) in HOOKS {
+            hooks.add_report_function(kind, &format!("{hook}_report"));
+            hooks.add_status_function(kind, &format!("{hook}_status"));
+        }
+        let hooks = Arc::new(hooks);
+        let runner = |queue| {
+            QueueRunner::new(&options, &gateway("model"), queue, true)
+                .with_hooks(Arc::clone(&hooks), Arc::default())
+        };
         let runners = Queue::ALL.into_iter().map(|queue| (queue, runner(queue))).collect();
         Self { sql, runners, _cluster: cluster }
     }
@@ -139,7 +188,7 @@ impl Postgres {
     /// The rows of this prefix, each as a line, by what they are of.
     pub async fn rows(&mut self, prefix: &str) -> BTreeMap<String, String> {
         let mut rows = BTreeMap::new();
-        for query in [COMMANDS, SPECS, SESSIONS, LEASES] {
+        for query in [COMMANDS, SPECS, SESSIONS, LEASES, STATUSES, WORKED, FAILED] {
             let found = sqlx::query(query).bind(prefix).fetch_all(&mut self.sql).await.unwrap();
             rows.extend(found.into_iter().map(|row| (row.get(1), row.get(0))));
         }

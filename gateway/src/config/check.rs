@@ -8,10 +8,12 @@
 use std::time::Duration;
 
 use gateway_core::ids::GatewayId;
+use gateway_core::limits::{MAX_EVENT_TEXT_BYTES, MAX_HOOKS_OF_A_KIND, MAX_STATUS_TEXT_BYTES};
 
 use super::database_url::{DatabaseUrl, LOCAL_DATABASE};
 use super::problem::{Lines, Problem};
 use super::sections::Config;
+use super::units::FunctionNames;
 
 pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -20,6 +22,7 @@ pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     check_database(config, lines, &mut problems);
     check_numbers(config, lines, &mut problems);
     check_times(config, lines, &mut problems);
+    check_hooks(config, lines, &mut problems);
     if problems.is_empty()
         && let Err(error) = config.limits().check()
     {
@@ -162,6 +165,62 @@ fn check_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
             lines.problem("shards.doze", "is too long: at \"1s\" a shard takes ten heartbeats a session"),
         );
     }
+}
+
+fn check_hooks(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+    let hooks = &config.hooks;
+    if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&hooks.timeout.0) {
+        let sentence = format!("{} is not within \"100ms\" and \"60s\"", hooks.timeout);
+        problems.push(lines.problem("hooks.timeout", sentence));
+    }
+    if hooks.attested_bindings && !hooks.builtin {
+        let sentence =
+            "is about the built-in hooks, which hooks.builtin = false turns off: leave one of them out";
+        problems.push(lines.problem("hooks.attested_bindings", sentence));
+    }
+    for (key, kinds, longest) in [
+        ("hooks.reports", &hooks.reports, MAX_EVENT_TEXT_BYTES),
+        ("hooks.statuses", &hooks.statuses, MAX_STATUS_TEXT_BYTES),
+    ] {
+        for (kind, functions) in kinds {
+            if let Err(sentence) = check_hooks_of_kind(kind, functions, longest) {
+                problems.push(lines.problem(key, sentence));
+            }
+        }
+    }
+}
+
+fn check_hooks_of_kind(kind: &str, functions: &FunctionNames, longest: usize) -> Result<(), String> {
+    if kind.is_empty() || kind.len() > longest || kind.contains('\0') {
+        return Err(format!("{kind:?} is no kind that a node can send: 1 to {longest} bytes without a NUL"));
+    }
+    let names = &functions.0;
+    if names.is_empty() || names.len() > MAX_HOOKS_OF_A_KIND {
+        return Err(format!(
+            "the kind {kind:?} has {} functions: name 1 to {MAX_HOOKS_OF_A_KIND}, or leave the kind out",
+            names.len()
+        ));
+    }
+    if let Some(name) = names.iter().find(|name| !is_function_name(name)) {
+        return Err(format!(
+            "{name:?} of the kind {kind:?} is no name of a function: write it as in \"acme.on_door\", schema and name \
+             (or the name alone) of lower-case letters, digits and underscores, without parentheses"
+        ));
+    }
+    match names.iter().enumerate().find(|(place, name)| names[..*place].contains(name)) {
+        Some((_, name)) => Err(format!("{name:?} of the kind {kind:?} is named twice: it would run twice")),
+        None => Ok(()),
+    }
+}
+
+/// A name that PostgreSQL takes without quotes: no two spellings of one function.
+fn is_function_name(name: &str) -> bool {
+    let is_part = |part: &str| {
+        let starts = part.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        starts && part.len() <= 63 && part.bytes().all(fits)
+    };
+    name.split('.').count() <= 2 && name.split('.').all(is_part)
 }
 
 impl Config {

@@ -26,7 +26,7 @@ pub use database_url::DatabaseUrl;
 pub use problem::{ConfigError, Lines, Problem};
 pub use sections::*;
 pub use show::{show_json, show_toml};
-pub use units::{CpuList, Size, Span};
+pub use units::{CpuList, FunctionNames, Size, Span};
 
 use problem::line_of;
 

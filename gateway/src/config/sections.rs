@@ -7,6 +7,7 @@
 //! 2. An unknown key is an error, here and in the check that names the nearest right one.
 //! 3. No field holds a password: those come from files.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use gateway_core::limits::Limits;
 use serde::{Deserialize, Serialize};
 
-use super::units::{CpuList, Size, Span};
+use super::units::{CpuList, FunctionNames, Size, Span};
 
 /// The whole configuration of a gateway, as written. Paths are as written too: see `Loaded`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +46,7 @@ pub struct Config {
     pub sweeps: SweepsSection,
     #[serde(default)]
     pub specs: SpecsSection,
+    pub hooks: HooksSection,
     #[serde(default)]
     pub control: ControlSection,
     #[serde(default)]
@@ -335,6 +337,31 @@ pub struct SpecsSection {
 impl Default for SpecsSection {
     fn default() -> Self {
         Self { sweep_every: Span::seconds(30) }
+    }
+}
+
+/// `[hooks]`: what runs in the database when a node reports something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HooksSection {
+    pub timeout: Span,
+    pub builtin: bool,
+    pub attested_bindings: bool,
+    /// Kinds of events, each with its SQL functions.
+    pub reports: BTreeMap<String, FunctionNames>,
+    /// Kinds of statuses, each with its SQL functions.
+    pub statuses: BTreeMap<String, FunctionNames>,
+}
+
+impl Default for HooksSection {
+    fn default() -> Self {
+        Self {
+            timeout: Span::seconds(5),
+            builtin: true,
+            attested_bindings: false,
+            reports: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+        }
     }
 }
 

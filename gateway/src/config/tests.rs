@@ -175,6 +175,47 @@ fn relations_between_keys_are_held() {
 }
 
 #[test]
+fn hooks_are_named_one_or_several_for_a_kind_and_shown_as_they_are() {
+    let text = format!(
+        "{MINIMAL}[hooks]\ntimeout = \"2s\"\n[hooks.reports]\n\"door.opened\" = \"acme.on_door\"\n\
+         [hooks.statuses]\n\"disk\" = [\"acme.on_disk\", \"page\"]\n"
+    );
+    let (config, lines) = Config::parse(&text).expect("valid");
+    assert_eq!(config.check(&lines), []);
+    assert_eq!(config.hooks.reports["door.opened"], FunctionNames(vec!["acme.on_door".to_owned()]));
+    assert_eq!(config.hooks.statuses["disk"].0, ["acme.on_disk", "page"]);
+    let shown = show_toml(&config);
+    assert!(shown.contains("reports = { \"door.opened\" = [\"acme.on_door\"] }"), "{shown}");
+    let (again, _) = Config::parse(&shown).expect("valid");
+    assert_eq!(again, config);
+}
+
+#[test]
+fn a_hook_that_can_not_be_one_is_refused_with_what_to_write() {
+    for (text, expected) in [
+        ("timeout = \"10ms\"", "line 4: hooks.timeout: 10ms is not within \"100ms\" and \"60s\""),
+        (
+            "reports = { \"k\" = \"f(report)\" }",
+            "line 4: hooks.reports: \"f(report)\" of the kind \"k\" is no name",
+        ),
+        ("reports = { \"k\" = \"Acme.F\" }", "is no name of a function: write it as in \"acme.on_door\""),
+        ("reports = { \"k\" = \"a.b.c\" }", "is no name of a function"),
+        ("reports = { \"k\" = \"f; drop table events\" }", "is no name of a function"),
+        ("statuses = { \"k\" = [] }", "line 4: hooks.statuses: the kind \"k\" has 0 functions: name 1 to 16"),
+        ("statuses = { \"k\" = [\"f\", \"f\"] }", "\"f\" of the kind \"k\" is named twice"),
+        ("statuses = { \"\" = \"f\" }", "is no kind that a node can send"),
+        ("statuses = { \"k\" = 3 }", "the name of a SQL function or a list of them"),
+        (
+            "builtin = false\nattested_bindings = true",
+            "line 5: hooks.attested_bindings: is about the built-in hooks",
+        ),
+    ] {
+        let told = problem_of(&format!("{MINIMAL}[hooks]\n{text}\n"));
+        assert!(told.contains(expected), "{text}: {told}");
+    }
+}
+
+#[test]
 fn relative_paths_start_at_the_files_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("gateway.toml");

@@ -27,6 +27,10 @@ pub struct Size(pub usize);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuList(pub Vec<usize>);
 
+/// SQL functions by name, such as `"acme.on_door"` or `["acme.on_door", "acme.page"]`, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FunctionNames(pub Vec<String>);
+
 impl Span {
     /// Of whole seconds.
     pub const fn seconds(seconds: u64) -> Self {
@@ -150,6 +154,34 @@ impl<'de> Deserialize<'de> for Span {
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Text::expecting("a size such as \"1MiB\""))
+    }
+}
+
+impl<'de> Deserialize<'de> for FunctionNames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Names)
+    }
+}
+
+struct Names;
+
+impl<'de> Visitor<'de> for Names {
+    type Value = FunctionNames;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a SQL function or a list of them, such as \"acme.on_door\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<FunctionNames, E> {
+        Ok(FunctionNames(vec![text.to_owned()]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<FunctionNames, A::Error> {
+        let mut names = Vec::new();
+        while let Some(name) = sequence.next_element::<String>()? {
+            names.push(name);
+        }
+        Ok(FunctionNames(names))
     }
 }
 

@@ -27,7 +27,7 @@ macro_rules! invariant {
 }
 
 /// All of them, in the order in which they are checked.
-pub const INVARIANTS: [Invariant; 17] = [
+pub const INVARIANTS: [Invariant; 19] = [
     invariant!(
         "seq-without-gap",
         "No command is lost: above what retention has removed, a node's seqs follow each other without a gap."
@@ -75,6 +75,8 @@ pub const INVARIANTS: [Invariant; 17] = [
         "spec-answers-were-sent",
         "What is stored as a node's answer to a spec is about a generation that the spec has come to."
     ),
+    invariant!("failed-report-stored", "Every hook that failed was told an event that is stored."),
+    invariant!("hook-failed-once", "No hook failed more often than once for an event."),
     invariant!("dispatch-under-lease", "No dispatch was committed by a gateway whose lease had passed on."),
     invariant!("hello-under-lease", "No Hello was committed by a gateway whose lease had passed on."),
     invariant!("not-after-kept", "No command was sent after its not_after."),

@@ -8,6 +8,7 @@
 //! 3. A clean stop is the writer's to carry out: it tells the shards, writes, releases the lease.
 
 mod files;
+mod hooks;
 mod limits;
 mod readings;
 mod run;

@@ -67,7 +67,7 @@ const SHARD_REFUSALS: [ShardReading; 5] = [
 
 type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
 
-const WRITER_COUNTERS: [WriterReading; 21] = [
+const WRITER_COUNTERS: [WriterReading; 24] = [
     ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
     ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
     ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
@@ -87,6 +87,9 @@ const WRITER_COUNTERS: [WriterReading; 21] = [
     ("specs_pushed", "Specs given to sessions", |writer| &writer.specs_pushed),
     ("spec_answers_stored", "Outcomes of specs acked to nodes", |writer| &writer.spec_answers_stored),
     ("spec_answers_refused", "Outcomes of specs rejected", |writer| &writer.spec_answers_refused),
+    ("statuses_stored", "Statuses stored for the first time", |writer| &writer.statuses_stored),
+    ("hooks_run", "Hooks that ran for what was stored", |writer| &writer.hooks_run),
+    ("hooks_failed", "Hooks that failed, each published in outbox", |writer| &writer.hooks_failed),
     ("fences", "Times that the lease was lost", |writer| &writer.fences),
     ("sweeps", "Runs of the sweeps that this gateway ended, for all gateways", |writer| &writer.sweeps),
     ("commands_expired", "Commands that its sweeps made expired", |writer| &writer.commands_expired),

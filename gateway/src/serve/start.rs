@@ -21,12 +21,13 @@ use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::store::GatewayRow;
 use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, WriterConfig};
+use gateway_db_writer::hooks::{EmbeddedHooks, Hooks};
 use gateway_db_writer::{DbWriterConfig, StopHandle, WriterStatus};
 use gateway_shard::{ShardConfig, ShardCounters, ShardError};
 
 use super::readings::Readings;
 use super::supervision::{End, Event, Meaning, Supervision, WRITER_THREAD, watch};
-use super::{files, limits};
+use super::{files, hooks, limits};
 use crate::config::{Config, ConfigError, Durability, Lines};
 use crate::error::GatewayError;
 use crate::lock_file::LockFile;
@@ -74,6 +75,7 @@ struct Shared {
     identity: Arc<gateway_shard::IdentityRules>,
     spin: Duration,
     doze: Duration,
+    hooks: Arc<Hooks>,
 }
 
 /// The boxes between the threads.
@@ -87,15 +89,22 @@ struct Mail {
 }
 
 impl Gateway {
-    /// Starts all threads of a gateway in this process. An embedder starts its own log.
+    /// Starts all threads of a gateway in this process. An embedder starts its own log, and may have hooks of
+    /// its own: see `start_with`.
     ///
     /// Nodes are refused until the lease is held: `wait_until_serving` waits for it. The database may
     /// be away; it is waited for. A schema that does not fit ends the gateway: `join` says so.
     pub fn start(config: &Config) -> Result<RunningGateway, GatewayError> {
+        Self::start_with(config, EmbeddedHooks::default())
+    }
+
+    /// The same, with hooks that are written in Rust beside those of the configuration: see [`crate::hooks`].
+    pub fn start_with(config: &Config, embedded: EmbeddedHooks) -> Result<RunningGateway, GatewayError> {
         let problems = config.check(&Lines::default());
         if !problems.is_empty() {
             return Err(ConfigError { file: None, problems }.into());
         }
+        let hooks = Arc::new(hooks::hooks(config, embedded)?);
         let machine = Machine::look()
             .map_err(|error| GatewayError::Machine(format!("the cpus can't be seen: {error}")))?;
         let plan = plan(&Wishes::of(config), &machine)?;
@@ -110,6 +119,7 @@ impl Gateway {
             identity: files::identity_rules(config)?,
             spin: plan.spin,
             doze: config.shards.doze.0,
+            hooks,
         };
         let urls = DatabaseUrls::read(config)?;
         let lock = LockFile::take(&config.gateway.state_dir, &config.gateway.id)?;
@@ -189,13 +199,7 @@ impl Threads {
         let writer = DbWriterConfig {
             database_url: urls.database.reveal().to_owned(),
             listen_url: urls.listen.map(|url| url.reveal().to_owned()),
-            writer: writer_config(
-                config,
-                &lock,
-                Arc::clone(&shared.limits),
-                plan.shards.len(),
-                control_address,
-            )?,
+            writer: writer_config(config, &lock, &shared, plan.shards.len(), control_address)?,
             cpu: plan.writer,
             inbox: mail.writer_inbox,
             shards: mail.to_shards,
@@ -203,6 +207,7 @@ impl Threads {
             synchronous_dispatch: config.dispatch.durability == Durability::Synchronous,
             listen: config.database.notify,
             status: Arc::clone(&writer_status),
+            hooks: Arc::clone(&shared.hooks),
         };
         let writer = gateway_db_writer::spawn(writer).map_err(|error| not_started(WRITER_THREAD, &error))?;
         let stopper = Stopper(writer.stop_handle());
@@ -317,7 +322,7 @@ impl Mail {
 fn writer_config(
     config: &Config,
     lock: &LockFile,
-    limits: Arc<Limits>,
+    shared: &Shared,
     shards: usize,
     control: SocketAddr,
 ) -> Result<WriterConfig, GatewayError> {
@@ -332,15 +337,16 @@ fn writer_config(
             region: config.gateway.region.clone(),
             internal_url,
             version: VERSION.to_owned(),
-            max_streams: u32::try_from(limits.streams).unwrap_or(u32::MAX),
+            max_streams: u32::try_from(shared.limits.streams).unwrap_or(u32::MAX),
         },
         shards: u16::try_from(shards).expect("placement allows a few hundred shards"),
-        limits,
+        limits: Arc::clone(&shared.limits),
         lease_ttl: config.lease.ttl.0,
         lease_renew_every: config.lease.renew_every.0,
         poll_every: config.dispatch.poll_every.0,
         sweep_every: config.sweeps.every.0,
         spec_sweep_every: config.specs.sweep_every.0,
+        hooked: shared.hooks.kinds(),
     })
 }
 

@@ -78,6 +78,10 @@ pub struct Seen {
     pub specs: Vec<(Arc<str>, String, u64)>,
     /// What nodes said of specs and was acked: node, name, generation, whether it was applied.
     pub spec_acks: Vec<(Arc<str>, String, u64, bool)>,
+    /// Statuses that were acked: node, id.
+    pub statuses: Vec<(Arc<str>, String)>,
+    /// Statuses that were rejected: node, id, the sentence.
+    pub status_rejections: Vec<(Arc<str>, String, String)>,
     /// The last cursor that any node was told: node, journal, seq.
     pub last_cursor: Option<(Arc<str>, String, u64)>,
     cursors: HashMap<(Arc<str>, String), u64>,
@@ -165,6 +169,8 @@ impl Seen {
             NodeEvent::SpecRejected { name, generation, code, message } => {
                 panic!("{node}: {name} {generation} was rejected: {code:?}, {message}");
             }
+            NodeEvent::StatusAcked { id } => self.statuses.push((node, id)),
+            NodeEvent::StatusRejected { id, message, .. } => self.status_rejections.push((node, id, message)),
             NodeEvent::CancelAsked { id } => self.cancels.push((node, id)),
             NodeEvent::HeartbeatAcked { round_trip, .. } => {
                 self.beats.push((node, monotonic_ns(), round_trip));

@@ -102,6 +102,7 @@ fn answer(posts: &[Post<ToShard>], message: &ToWriter, epoch: &mut u64) {
             (request.key, SessionNews::Granted(Box::new(granted)))
         }
         ToWriter::Update(request) => (request.key, SessionNews::Stored { state: Some(request.update.state) }),
+        ToWriter::Status(request) => (request.key, SessionNews::Stored { state: None }),
         ToWriter::Events(request) => {
             let acked = request.batch.events.last().map_or(EventSeq(0), |event| event.seq);
             let journal = request.batch.journal.clone();

@@ -1,7 +1,8 @@
 //! What a batch of journals' runs does: events are appended while they join on.
 //!
 //! 1. A journal holds each seq once, from 1 on, without a gap: by construction, as a list.
-//! 2. Runs of one batch join on to each other, whatever their order; each is answered with the
+//! 2. A report is told to each hook of its kind once, when it is stored.
+//! 3. Runs of one batch join on to each other, whatever their order; each is answered with the
 //!    journal's cursor after all of them.
 
 use gateway_core::frame::Event;
@@ -36,11 +37,15 @@ impl Store {
     /// Whether an event joined on.
     fn append_run(&mut self, entry: &EventsRequest) -> bool {
         let batch = &entry.batch;
+        let hooks = &mut self.hooks;
         let journal = self.events.entry((entry.node.clone(), batch.journal.clone())).or_default();
         let before = journal.len();
         for event in &batch.events {
             if event.seq.0 == journal.len() as u64 + 1 {
                 journal.push(EventRow { boot_id: batch.boot_id.clone(), event: event.clone() });
+                if event.refused.is_none() {
+                    hooks.run(&event.kind, &format!("{} {} {}", entry.node, batch.journal, event.seq));
+                }
             }
         }
         journal.len() > before
@@ -56,6 +61,11 @@ impl Store {
         let rows = || self.events.values().flatten();
         let tombstones = rows().filter(|row| row.event.refused.is_some());
         (rows().count() as u64, tombstones.count() as u64)
+    }
+
+    /// Every journal with its events.
+    pub fn journals(&self) -> impl Iterator<Item = (&(NodeId, JournalId), &[EventRow])> {
+        self.events.iter().map(|(journal, rows)| (journal, rows.as_slice()))
     }
 
     /// A journal's events, from seq 1 on.

@@ -15,6 +15,7 @@ mod commands;
 mod events;
 mod hellos;
 mod specs;
+mod statuses;
 mod sweeps;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ use bytes::Bytes;
 pub use self::clients::{EnqueueRefusal, NewCommand};
 pub use self::events::EventRow;
 pub use self::specs::SpecRow;
+pub use self::statuses::{HookRules, StatusRow};
 
 /// A row of `commands`.
 #[derive(Debug, Clone)]
@@ -97,6 +99,8 @@ pub struct Store {
     commands: BTreeMap<CommandId, CommandRow>,
     of_node: BTreeMap<NodeId, BTreeMap<LaneSeq, CommandId>>,
     events: BTreeMap<(NodeId, JournalId), Vec<EventRow>>,
+    statuses: BTreeMap<(NodeId, String), StatusRow>,
+    hooks: HookRules,
     poison: Option<String>,
     sweeps: sweeps::SweepTables,
     specs: BTreeMap<(NodeId, SpecName), SpecRow>,
@@ -104,10 +108,17 @@ pub struct Store {
 
 impl Store {
     /// An empty database, which refuses any batch that holds an update with this progress text, or an
-    /// event of this kind: what
+    /// event or a status of this kind: what
     /// PostgreSQL does with an entry that validation did not foresee.
     pub fn poisoned_by(progress: &str) -> Self {
         Self { poison: Some(progress.to_owned()), ..Self::default() }
+    }
+
+    /// The same database, with hooks.
+    #[must_use]
+    pub fn with_hooks(mut self, hooks: HookRules) -> Self {
+        self.hooks = hooks;
+        self
     }
 
     /// Registers a node.
@@ -146,6 +157,7 @@ impl Store {
                 Outcome::Presence(Ok(entries.iter().map(|entry| self.presence(gateway, entry)).collect()))
             }
             Job::Events { entries } => self.append(entries),
+            Job::Statuses { entries } => self.store_statuses(entries),
             Job::Cancels { gateway } => Outcome::Cancels(Ok(self.wanted_cancels(gateway))),
             Job::SpecsDue { gateway, looks, at_most_bytes } => {
                 Outcome::SpecsDue(Ok(self.specs_due(gateway, looks, *at_most_bytes)))

@@ -9,13 +9,15 @@
 //! 4. Of an acked journal every event is stored, once, in its place and as it was written, or as a
 //!    tombstone if the store refuses it.
 //! 5. An attempt that a sweep expired is read by no node, before or after.
-//! 6. An outcome of a spec that was acked is stored, or a later one is. At the end each spec is answered at its
+//! 6. A status that was acked is stored; each hook of a kind ran once for each that is stored, and not for
+//!    tombstones.
+//! 7. An outcome of a spec that was acked is stored, or a later one is. At the end each spec is answered at its
 //!    last generation, and a node runs with what it is said to have applied.
 //! 7. At the end every command has ended, every node is idle with all its events acked, and all bytes were released.
 
 use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq, SpecName};
 
-use super::World;
+use super::{FAILS, WORKS, World};
 use crate::node::POISON;
 use crate::store::SpecRow;
 
@@ -99,6 +101,34 @@ impl World {
             let is_it = runs.is_some_and(|spec| spec.generation == *generation && spec.body == row.body);
             let runs = runs.map(|spec| spec.generation);
             assert!(is_it, "{name} of {node} is applied at {generation}, but {runs:?} runs");
+        }
+    }
+
+    pub(super) fn check_statuses(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        for id in std::mem::take(&mut node.statuses.acked) {
+            assert!(
+                self.store.statuses().contains_key(&(node.id.clone(), id.clone())),
+                "{id} is acked and lost"
+            );
+        }
+    }
+
+    /// Each hook ran once for each event and status that is stored and that it is for.
+    pub(super) fn check_hooks(&self) {
+        let events = self.store.journals().flat_map(|((node, journal), rows)| {
+            let told = rows.iter().filter(|row| row.event.refused.is_none() && row.event.kind == "event");
+            told.map(move |row| format!("{node} {journal} {}", row.event.seq))
+        });
+        let statuses = self.store.statuses().keys().map(|(node, id)| format!("{node} {id}"));
+        let expected: Vec<String> = events.chain(statuses).collect();
+        let hooks = self.store.hooks();
+        for (name, came) in [(WORKS, hooks.worked()), (FAILS, hooks.failed())] {
+            assert_eq!(came.len(), expected.len(), "{name}: {came:?}");
+            for subject in &expected {
+                let times = came.get(&(name.to_owned(), subject.clone()));
+                assert_eq!(times, Some(&1), "the hook that {name} ran {times:?} times for {subject}");
+            }
         }
     }
 

@@ -9,7 +9,9 @@
 //! 3. First attempts of a lane reach their node in order of seq.
 //! 4. What is acked as ended is stored so.
 //! 5. No node reads an attempt that a sweep expired.
-//! 6. When faults end, every command ends, every spec is answered at its last generation, and every byte that was posted is released.
+//! 6. A hook runs once for what is stored once.
+//! 7. When faults end, every command ends, every spec is answered at its last generation, and every byte that was
+//!    posted is released.
 
 mod checks;
 mod clients;
@@ -29,7 +31,11 @@ use gateway_core::time::Moment;
 use crate::node::{POISON, SimNode};
 use crate::process::{Flight, Process};
 use crate::random::Chance;
-use crate::store::Store;
+use crate::store::{HookRules, Store};
+
+/// The hooks of each kind that has some.
+pub(crate) const WORKS: &str = "works";
+pub(crate) const FAILS: &str = "fails";
 
 /// How large a world is, and for how long it is disturbed.
 #[derive(Debug, Clone, Copy)]
@@ -217,20 +223,23 @@ impl World {
     pub fn new(seed: u64, plan: Plan) -> Self {
         let mut chance = Chance::new(seed);
         let gateway = |name| GatewayId::new(name).expect("a gateway id");
+        let mut hooks = HookRules::default();
+        for kind in ["event", "status"] {
+            hooks.add(kind, WORKS, false);
+            hooks.add(kind, FAILS, true);
+        }
+        let process = |name, host| Process::new(gateway(name), host, hooks.kinds());
+        let processes = vec![process("ga", "host-0"), process("gb", "host-1"), process("ga", "host-2")];
         let mut world = Self {
             plan,
             now: Moment::default(),
             events: BTreeMap::new(),
             next_event: 0,
-            store: Store::poisoned_by(POISON),
+            store: Store::poisoned_by(POISON).with_hooks(hooks),
             nodes: Vec::new(),
             node_timers: vec![None; plan.nodes],
             // The third is a standby of the first.
-            processes: vec![
-                Process::new(gateway("ga"), "host-0"),
-                Process::new(gateway("gb"), "host-1"),
-                Process::new(gateway("ga"), "host-2"),
-            ],
+            processes,
             links: BTreeMap::new(),
             next_link: 0,
             wires: BTreeMap::new(),
@@ -267,6 +276,7 @@ impl World {
         assert!(self.all_has_ended(), "nothing happens any more, but: {}", self.what_is_left());
         self.check_swept();
         self.check_what_runs();
+        self.check_hooks();
         for process in 0..self.processes.len() {
             self.count(process);
         }

@@ -86,6 +86,7 @@ impl World {
         self.check_acks(node);
         self.check_events(node);
         self.check_spec_answers(node);
+        self.check_statuses(node);
         self.pump_node(node);
     }
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use gateway_proto::v1::{Event, EventAck, EventBatch, Hello, Welcome};
+use gateway_proto::v1::{Event, EventAck, EventBatch, Hello, SignedEnvelope, Welcome};
 
 /// Marks refs of batches.
 const REF_BIT: u64 = 1 << 63;
@@ -41,9 +41,9 @@ impl EventJournal {
     }
 
     /// Writes an event; gives its seq.
-    pub(super) fn append(&mut self, kind: String, body: Bytes) -> u64 {
+    pub(super) fn append(&mut self, kind: String, body: Bytes, attested: Option<SignedEnvelope>) -> u64 {
         self.last_seq += 1;
-        self.kept.push_back(Event { seq: self.last_seq, kind, body, attested: None });
+        self.kept.push_back(Event { seq: self.last_seq, kind, body, attested });
         self.last_seq
     }
 
@@ -114,7 +114,7 @@ mod tests {
     fn journal(events: usize) -> EventJournal {
         let mut journal = EventJournal::new("j".into(), "b".into());
         for _ in 0..events {
-            journal.append("kind".into(), Bytes::new());
+            journal.append("kind".into(), Bytes::new(), None);
         }
         journal
     }

@@ -18,13 +18,14 @@ mod observer;
 mod redial;
 mod session;
 mod specs;
+mod statuses;
 mod task;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use gateway_proto::v1::{NodeFrame, RefusalReason};
+use gateway_proto::v1::{NodeFrame, RefusalReason, SignedEnvelope};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -140,7 +141,8 @@ enum Control {
     Behave(Box<Behaviour>),
     Capacity(String, u32),
     Send(Box<NodeFrame>),
-    Emit(String, Bytes),
+    Emit(String, Bytes, Option<SignedEnvelope>),
+    Tell(String, String, Bytes),
     Cut,
     Goodbye,
 }
@@ -190,7 +192,17 @@ impl Node {
     /// Writes an event into the node's journal, which it keeps over sessions and sends until acked. Its
     /// seq is one more than that of the one before; the first is 1.
     pub fn emit(&self, kind: &str, body: Bytes) {
-        self.tell(Control::Emit(kind.to_owned(), body));
+        self.tell(Control::Emit(kind.to_owned(), body, None));
+    }
+
+    /// The same with a signed envelope, whatever is in it.
+    pub fn emit_signed(&self, kind: &str, body: Bytes, attested: SignedEnvelope) {
+        self.tell(Control::Emit(kind.to_owned(), body, Some(attested)));
+    }
+
+    /// Sends a status, which the node keeps over sessions and sends until it is answered.
+    pub fn tell_status(&self, id: &str, kind: &str, body: Bytes) {
+        self.tell(Control::Tell(id.to_owned(), kind.to_owned(), body));
     }
 
     /// Cuts the connection; the node dials again by the rules.

@@ -37,6 +37,10 @@ pub enum NodeEvent {
     SpecAcked { name: String, generation: u64, ok: bool },
     /// What it said of a spec was rejected.
     SpecRejected { name: String, generation: u64, code: RejectCode, message: String },
+    /// A status is stored.
+    StatusAcked { id: String },
+    /// A status was rejected; the node keeps it no longer.
+    StatusRejected { id: String, code: RejectCode, message: String },
     /// `CancelCommand` came.
     CancelAsked { id: Uuid },
     /// A heartbeat was acked.

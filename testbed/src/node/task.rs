@@ -3,7 +3,8 @@
 //! 1. Each turn takes one input: an order, an arrival, or a time that has come.
 //! 2. What was received is logged before it is answered.
 
-mod durable;
+mod answers;
+mod specs;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,8 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use gateway_proto::path;
 use gateway_proto::v1::{
-    self, CommandState, Credit, GatewayFrame, Goodbye, Hello, Lane, RejectCode, gateway_frame,
-    node_frame::Frame,
+    self, CommandState, Credit, GatewayFrame, Goodbye, Hello, Lane, gateway_frame, node_frame::Frame,
 };
 use http::HeaderMap;
 use prost::Message;
@@ -30,11 +30,12 @@ use super::call::{Arrival, Call};
 use super::end::{End, EndKind};
 use super::events::EventJournal;
 use super::journal::LogEvent;
-use super::memory::{Memory, Verdict, is_terminal, state_name};
+use super::memory::{Memory, Verdict, state_name};
 use super::observer::{NodeEvent, ReceivedCommand};
 use super::redial::{Redial, Redialer};
 use super::session::{Dial, Due, Session};
 use super::specs::NodeSpecs;
+use super::statuses::Statuses;
 use super::{Control, Execution, NodeOptions};
 use crate::clock::monotonic_ns;
 
@@ -68,6 +69,7 @@ pub(super) struct NodeTask {
     memory: Memory,
     journal: EventJournal,
     specs: NodeSpecs,
+    statuses: Statuses,
     redialer: Redialer,
     random: SmallRng,
     phase: Phase,
@@ -91,6 +93,7 @@ impl NodeTask {
             memory,
             journal: EventJournal::new(options.journal.clone(), options.boot_id.clone()),
             specs: NodeSpecs::new(),
+            statuses: Statuses::default(),
             orders,
             redialer: Redialer::new(options.redial),
             random: SmallRng::seed_from_u64(options.seed),
@@ -283,9 +286,13 @@ impl NodeTask {
                     self.send(frame);
                 }
             }
-            Control::Emit(kind, body) => {
-                self.journal.append(kind, body);
+            Control::Emit(kind, body, attested) => {
+                self.journal.append(kind, body, attested);
                 self.send_events();
+            }
+            Control::Tell(id, kind, body) => {
+                self.statuses.add(id, kind, body);
+                self.send_statuses();
             }
             Control::Cut => {
                 if !matches!(self.phase, Phase::Waiting(_)) {
@@ -349,6 +356,8 @@ impl NodeTask {
         self.tell(NodeEvent::Connected { epoch: welcome.session_epoch, at_ns: monotonic_ns() });
         self.report_open();
         self.send_spec_answers();
+        self.statuses.handle_welcome();
+        self.send_statuses();
         self.journal.handle_welcome(welcome);
         self.events_acked(welcome.journal_acked_seq);
     }
@@ -429,41 +438,6 @@ impl NodeTask {
             self.log(LogEvent::Finished, id, attempt, Some(CommandState::Canceled));
         }
         self.report(id);
-    }
-
-    fn handle_ack(&mut self, ack: &v1::Ack) {
-        if NodeSpecs::is_ref(ack.r#ref) {
-            return self.spec_acked(ack.r#ref);
-        }
-        let Some(settled) = self.memory.handle_ack(ack.r#ref) else { return };
-        let at_ns = monotonic_ns();
-        if is_terminal(settled.reported) {
-            self.log(LogEvent::Acked, settled.id, settled.attempt, Some(ack.state()));
-        }
-        self.tell(NodeEvent::Acked {
-            id: settled.id,
-            attempt: settled.attempt,
-            reported: settled.reported,
-            stored: ack.state(),
-            at_ns,
-        });
-    }
-
-    fn handle_rejected(&mut self, rejected: v1::Rejected) {
-        let code = RejectCode::try_from(rejected.code).unwrap_or(RejectCode::Unspecified);
-        if EventJournal::is_ref(rejected.r#ref) {
-            return self.tell(NodeEvent::EventRejected { code, message: rejected.message });
-        }
-        if NodeSpecs::is_ref(rejected.r#ref) {
-            return self.spec_rejected(rejected.r#ref, code, rejected.message);
-        }
-        let Some(settled) = self.memory.handle_rejected(rejected.r#ref, rejected.retryable) else { return };
-        self.tell(NodeEvent::Rejected {
-            id: settled.id,
-            attempt: settled.attempt,
-            code,
-            message: rejected.message,
-        });
     }
 
     fn report(&mut self, id: Uuid) {

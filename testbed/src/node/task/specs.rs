@@ -1,6 +1,6 @@
-//! What a node sends beside updates and must be acked: its journal, and what it has to say of specs.
+//! What a node has to say of specs: applied or not, until that is acked.
 //!
-//! Carries between the session and the bookkeeping of each; neither decides here.
+//! Carries between the session and the bookkeeping of specs; neither decides here.
 
 use gateway_proto::v1::{self, RejectCode, node_frame::Frame};
 
@@ -9,18 +9,6 @@ use super::NodeTask;
 use crate::clock::monotonic_ns;
 
 impl NodeTask {
-    pub(super) fn events_acked(&mut self, acked_seq: u64) {
-        let journal = self.options.journal.clone();
-        self.tell(NodeEvent::EventsAcked { journal, acked_seq, at_ns: monotonic_ns() });
-        self.send_events();
-    }
-
-    pub(super) fn send_events(&mut self) {
-        if let Some(batch) = self.journal.next_batch() {
-            self.send(Frame::EventBatch(batch));
-        }
-    }
-
     pub(super) fn handle_spec(&mut self, spec: v1::Spec) {
         let answer = self.specs.handle_spec(&spec, self.options.behaviour.spec_error.as_deref());
         let v1::Spec { name, generation, body } = spec;

@@ -1,0 +1,110 @@
+//! Statuses as entries of a group commit, and what their outcomes mean.
+//!
+//! Owns an entry until its session has its one answer. Never knows what a handler does: only that each
+//! takes a savepoint.
+//!
+//! 1. Storing a status twice is harmless, so a batch goes again after any failure.
+//! 2. Of one id of a node, at most one status is in a batch, and they commit in order of arrival: the
+//!    first that is stored is the one that counts.
+
+use super::Writer;
+use super::batch::{Entry, GroupQueue, Setback};
+use crate::frame::RejectCode;
+use crate::hooks::HookedKinds;
+use crate::ids::NodeId;
+use crate::limits::Limits;
+use crate::mail::Weigh;
+use crate::seam::{SessionNews, StatusRequest};
+use crate::store::{StatusOutcome, StoreError};
+use crate::time::Moment;
+
+/// A status on its way.
+#[derive(Debug, Clone)]
+pub(super) struct StatusEntry {
+    request: StatusRequest,
+    savepoints: usize,
+}
+
+impl Entry for StatusEntry {
+    type Exclusive = (NodeId, String);
+
+    fn exclusive(&self) -> (NodeId, String) {
+        (self.request.node.clone(), self.request.status.id.clone())
+    }
+
+    fn bytes(&self) -> usize {
+        self.request.weight_bytes()
+    }
+
+    fn savepoints(&self) -> usize {
+        self.savepoints
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct StatusQueue {
+    queue: GroupQueue<StatusEntry>,
+    hooked: HookedKinds,
+}
+
+impl StatusQueue {
+    pub(super) fn new(hooked: HookedKinds) -> Self {
+        Self { queue: GroupQueue::new(), hooked }
+    }
+
+    fn push(&mut self, request: StatusRequest) {
+        let savepoints = self.hooked.of_status(&request.status.kind);
+        self.queue.push(StatusEntry { request, savepoints });
+    }
+
+    /// Forgets all that waits; the bytes of it.
+    pub(super) fn forsake(&mut self) -> usize {
+        self.queue.forsake().iter().map(StatusEntry::bytes).sum()
+    }
+
+    /// The next batch, which is in flight from here on.
+    pub(super) fn poll_batch(&mut self, limits: &Limits, now: Moment) -> Option<Vec<StatusRequest>> {
+        let entries = self.queue.poll_batch(limits, now)?;
+        Some(entries.into_iter().map(|entry| entry.request).collect())
+    }
+
+    pub(super) fn queue(&self) -> &GroupQueue<StatusEntry> {
+        &self.queue
+    }
+}
+
+impl Writer {
+    pub(super) fn take_status(&mut self, request: StatusRequest) {
+        if self.lease.is_held() {
+            // Of a session that was superseded too: it is as true.
+            self.statuses.push(request);
+        } else {
+            self.released_bytes += request.weight_bytes();
+        }
+    }
+
+    pub(super) fn take_status_outcomes(&mut self, outcomes: &[StatusOutcome]) {
+        let (entries, forsaken) = self.statuses.queue.handle_committed(outcomes.len());
+        for (entry, outcome) in entries.into_iter().zip(outcomes) {
+            self.released_bytes += entry.bytes();
+            if !forsaken {
+                self.counts.statuses_stored += u64::from(outcome.is_new);
+                self.tell(entry.request.key, SessionNews::Stored { state: None });
+            }
+        }
+    }
+
+    pub(super) fn take_status_error(&mut self, error: &StoreError, now: Moment) {
+        match self.statuses.queue.handle_failed(error, now) {
+            Setback::GoesAgain => {}
+            Setback::Forsaken(entries) => {
+                self.released_bytes += entries.iter().map(StatusEntry::bytes).sum::<usize>();
+            }
+            Setback::Bad(entry, sentence) => {
+                self.released_bytes += entry.bytes();
+                self.not_stored(entry.request.key, RejectCode::NotStorable, sentence);
+                self.count_bad_entry(entry.request.key);
+            }
+        }
+    }
+}

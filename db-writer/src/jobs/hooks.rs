@@ -1,0 +1,353 @@
+//! Hooks of what a job has stored: run in its transaction, each under a savepoint of its own.
+//!
+//! SQL functions run in one call a batch, in PL/pgSQL that sets the savepoints; what an embedder wrote in
+//! Rust runs after them, one by one. Which events and statuses are new is the job's to say.
+//!
+//! 1. A transaction without a hooked kind never comes here.
+//! 2. Hooks are given the planner's settings of their database, not those of the gateway's own statements.
+//! 3. A call begins no hook when one may be past its time, and each call runs one at least. So a hook has
+//!    its time-out at least and twice that at most, and the calls end.
+//! 4. Only a failure of the transaction itself fails the job; then nothing of it is stored.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use gateway_core::frame::{Event, EventBatch, Status};
+use gateway_core::ids::NodeId;
+use gateway_core::seam::StatusRequest;
+use sqlx::AssertSqlSafe;
+use tokio::time::Instant;
+
+use super::JobError;
+use super::stored::{bigint, corrupt};
+use crate::connection::Link;
+use crate::hooks::{HookError, HookTransaction, Hooks, Report, StatusReport};
+use crate::status::WriterStatus;
+
+/// How often at most it is said that hooks fail: each failure is published.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// The settings that a connection's own statements are planned with; see `connection::settings`.
+const PLANNER_SETTINGS: [&str; 11] = [
+    "jit",
+    "plan_cache_mode",
+    "max_parallel_workers_per_gather",
+    "enable_seqscan",
+    "enable_bitmapscan",
+    "enable_mergejoin",
+    "enable_hashjoin",
+    "random_page_cost",
+    "seq_page_cost",
+    "cpu_tuple_cost",
+    "cpu_index_tuple_cost",
+];
+
+/// How many hooks ran, and how many of those failed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Tally {
+    run: u64,
+    failed: u64,
+}
+
+/// Runs the hooks of one queue.
+#[derive(Debug)]
+pub(super) struct HookRunner {
+    hooks: Arc<Hooks>,
+    status: Arc<WriterStatus>,
+    told_at: Option<Instant>,
+    failed_since: u64,
+}
+
+/// An event that the transaction stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StoredEvent<'a> {
+    pub(super) node: &'a NodeId,
+    pub(super) batch: &'a EventBatch,
+    pub(super) event: &'a Event,
+}
+
+impl HookRunner {
+    pub(super) fn new(hooks: Arc<Hooks>, status: Arc<WriterStatus>) -> Self {
+        Self { hooks, status, told_at: None, failed_since: 0 }
+    }
+
+    pub(super) fn hooks(&self) -> &Hooks {
+        &self.hooks
+    }
+
+    /// Whether something runs when an event of this kind is stored.
+    pub(super) fn is_report(&self, kind: &str) -> bool {
+        !self.hooks.report_functions(kind).is_empty() || !self.hooks.embedded_reports(kind).is_empty()
+    }
+
+    /// Whether something runs when this status is stored.
+    pub(super) fn has_handler(&self, status: &Status) -> bool {
+        let kind = &status.kind;
+        !self.hooks.status_functions(kind).is_empty() || !self.hooks.embedded_statuses(kind).is_empty()
+    }
+
+    /// Counts what has run in a transaction that committed.
+    pub(super) fn note(&mut self, tally: Tally) {
+        self.status.hooks_run.fetch_add(tally.run, Ordering::Relaxed);
+        self.status.hooks_failed.fetch_add(tally.failed, Ordering::Relaxed);
+        self.failed_since += tally.failed;
+        if self.failed_since > 0 && self.told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            tracing::warn!(
+                failed = self.failed_since,
+                "hooks fail; see node.report-failed in the table outbox"
+            );
+            self.told_at = Some(Instant::now());
+            self.failed_since = 0;
+        }
+    }
+
+    /// Runs all that hang on stored events, which are in the order of locks.
+    pub(super) async fn run_reports(
+        &self,
+        link: &mut Link,
+        stored: &[StoredEvent<'_>],
+    ) -> Result<Tally, JobError> {
+        let mut tally = Tally::default();
+        if stored.is_empty() {
+            return Ok(tally);
+        }
+        self.open(link).await?;
+        let (mut functions, mut nodes, mut journals, mut seqs) = (vec![], vec![], vec![], vec![]);
+        for StoredEvent { node, batch, event } in stored {
+            for function in self.hooks.report_functions(&event.kind) {
+                functions.push(function.name.as_str());
+                nodes.push(node.as_str());
+                journals.push(batch.journal.as_str());
+                seqs.push(bigint(event.seq.0));
+            }
+        }
+        let mut from = 0;
+        while from < functions.len() {
+            let rows = sqlx::query_file!(
+                "queries/hooks_reports.sql",
+                &functions[from..] as &[&str],
+                &nodes[from..] as &[&str],
+                &journals[from..] as &[&str],
+                &seqs[from..],
+                self.patience_ms()
+            )
+            .fetch_all(link.within())
+            .await?;
+            let row = rows.first().ok_or_else(|| corrupt("no answer of hooks"))?;
+            from += tally.take(row.done, row.failed)?;
+        }
+        let embedded =
+            |stored: &&StoredEvent<'_>| !self.hooks.embedded_reports(&stored.event.kind).is_empty();
+        let embedded: Vec<&StoredEvent<'_>> = stored.iter().filter(embedded).collect();
+        let tenants = tenants(link, embedded.iter().map(|stored| stored.node)).await?;
+        for StoredEvent { node, batch, event } in embedded {
+            for hook in self.hooks.embedded_reports(&event.kind) {
+                let tenant = tenants.get(node).map_or("", String::as_str);
+                let report = Report { node, tenant, journal: &batch.journal, boot_id: &batch.boot_id, event };
+                let failure =
+                    self.guarded(link, async |transaction| hook.on_report(report, transaction).await).await?;
+                let told = Told {
+                    node,
+                    journal: Some((batch.journal.as_str(), bigint(event.seq.0))),
+                    status: None,
+                    kind: &event.kind,
+                };
+                tally.take_one(publish(link, &told, hook.name(), failure).await?);
+            }
+        }
+        Ok(tally)
+    }
+
+    /// Runs all that hang on stored statuses, which are in the order of locks.
+    pub(super) async fn run_statuses(
+        &self,
+        link: &mut Link,
+        stored: &[&StatusRequest],
+    ) -> Result<Tally, JobError> {
+        let mut tally = Tally::default();
+        if stored.is_empty() {
+            return Ok(tally);
+        }
+        self.open(link).await?;
+        let (mut functions, mut nodes, mut ids) = (vec![], vec![], vec![]);
+        for request in stored {
+            for function in self.hooks.status_functions(&request.status.kind) {
+                functions.push(function.name.as_str());
+                nodes.push(request.node.as_str());
+                ids.push(request.status.id.as_str());
+            }
+        }
+        let mut from = 0;
+        while from < functions.len() {
+            let rows = sqlx::query_file!(
+                "queries/hooks_statuses.sql",
+                &functions[from..] as &[&str],
+                &nodes[from..] as &[&str],
+                &ids[from..] as &[&str],
+                self.patience_ms()
+            )
+            .fetch_all(link.within())
+            .await?;
+            let row = rows.first().ok_or_else(|| corrupt("no answer of handlers"))?;
+            from += tally.take(row.done, row.failed)?;
+        }
+        let embedded =
+            |request: &&&StatusRequest| !self.hooks.embedded_statuses(&request.status.kind).is_empty();
+        let embedded: Vec<&StatusRequest> = stored.iter().filter(embedded).copied().collect();
+        let tenants = tenants(link, embedded.iter().map(|request| &request.node)).await?;
+        for StatusRequest { node, boot_id, status, .. } in embedded {
+            for hook in self.hooks.embedded_statuses(&status.kind) {
+                let tenant = tenants.get(node).map_or("", String::as_str);
+                let report = StatusReport { node, tenant, boot_id, status };
+                let failure =
+                    self.guarded(link, async |transaction| hook.on_status(report, transaction).await).await?;
+                let told = Told { node, journal: None, status: Some(&status.id), kind: &status.kind };
+                tally.take_one(publish(link, &told, hook.name(), failure).await?);
+            }
+        }
+        Ok(tally)
+    }
+
+    /// From here to its end the transaction is the hooks': their time, and the database's own planning.
+    async fn open(&self, link: &mut Link) -> Result<(), JobError> {
+        let timeout = self.patience_ms();
+        let mut settings =
+            format!("SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {timeout}", timeout * 2);
+        for name in PLANNER_SETTINGS {
+            settings.push_str("; SET LOCAL ");
+            settings.push_str(name);
+            settings.push_str(" TO DEFAULT");
+        }
+        sqlx::raw_sql(AssertSqlSafe(settings)).execute(link.within()).await?;
+        Ok(())
+    }
+
+    fn patience_ms(&self) -> i32 {
+        i32::try_from(self.hooks.timeout().as_millis()).unwrap_or(i32::MAX / 2).min(i32::MAX / 2)
+    }
+
+    /// Runs a hook of an embedder. The inner error is the hook's own, and what it did is taken back.
+    async fn guarded(
+        &self,
+        link: &mut Link,
+        hook: impl AsyncFnOnce(&mut HookTransaction<'_>) -> Result<(), HookError>,
+    ) -> Result<Option<HookError>, JobError> {
+        let timeout = self.patience_ms();
+        let begin = format!(
+            "SAVEPOINT gateway_hook; SET LOCAL statement_timeout = {timeout}; SET CONSTRAINTS ALL DEFERRED"
+        );
+        sqlx::raw_sql(AssertSqlSafe(begin)).execute(link.within()).await?;
+        let mut transaction = HookTransaction::new(link.within());
+        let limit = self.hooks.timeout();
+        let ended = tokio::time::timeout(limit, caught(Box::pin(hook(&mut transaction)))).await;
+        // A query that the hook gave up on is read to its end by the next statement; the server ends it.
+        let failure = match ended {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error),
+            Err(_) => Some(HookError::new(format!("it did not end within {limit:?}"))),
+        };
+        let failure = match failure {
+            Some(failure) => failure,
+            None => {
+                let release = "SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT gateway_hook";
+                match sqlx::raw_sql(release).execute(link.within()).await {
+                    Ok(_) => return Ok(None),
+                    // A deferred constraint, or an error that the hook passed over.
+                    Err(error @ sqlx::Error::Database(_)) => HookError::from(error),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        let take_back = "ROLLBACK TO SAVEPOINT gateway_hook; RELEASE SAVEPOINT gateway_hook";
+        sqlx::raw_sql(take_back).execute(link.within()).await?;
+        Ok(Some(failure))
+    }
+}
+
+impl Tally {
+    /// A call's answer; gives how many slots it came to.
+    fn take(&mut self, done: i32, failed: i32) -> Result<usize, JobError> {
+        let (slots, failures) = (usize::try_from(done).unwrap_or(0), u64::try_from(failed).unwrap_or(0));
+        if slots == 0 {
+            return Err(corrupt("a call of hooks ran none"));
+        }
+        self.run += slots as u64;
+        self.failed += failures;
+        Ok(slots)
+    }
+
+    fn take_one(&mut self, failed: bool) {
+        self.run += 1;
+        self.failed += u64::from(failed);
+    }
+}
+
+/// What a hook of an embedder was told, to be published where it failed.
+struct Told<'a> {
+    node: &'a NodeId,
+    journal: Option<(&'a str, i64)>,
+    status: Option<&'a str>,
+    kind: &'a str,
+}
+
+/// Publishes a failure; gives whether there was one.
+async fn publish(
+    link: &mut Link,
+    told: &Told<'_>,
+    hook: &str,
+    failure: Option<HookError>,
+) -> Result<bool, JobError> {
+    let Some(HookError { sentence, sqlstate }) = failure else { return Ok(false) };
+    // No text of PostgreSQL holds a NUL.
+    let sentence = sentence.replace('\0', "");
+    sqlx::query_file!(
+        "queries/hooks_publish.sql",
+        told.node.as_str(),
+        told.journal.map(|(journal, _)| journal),
+        told.journal.map(|(_, seq)| seq),
+        told.status,
+        told.kind,
+        hook,
+        sqlstate,
+        sentence
+    )
+    .fetch_all(link.within())
+    .await?;
+    Ok(true)
+}
+
+/// The tenants of nodes; asked only where there are nodes.
+async fn tenants<'a>(
+    link: &mut Link,
+    nodes: impl Iterator<Item = &'a NodeId>,
+) -> Result<BTreeMap<NodeId, String>, JobError> {
+    let nodes: Vec<&NodeId> = nodes.collect();
+    if nodes.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
+    let rows =
+        sqlx::query_file!("queries/hooks_tenants.sql", &names as &[&str]).fetch_all(link.within()).await?;
+    Ok(nodes.into_iter().cloned().zip(rows.into_iter().map(|row| row.tenant_id)).collect())
+}
+
+/// A hook's future whose panic is an error of it.
+async fn caught<F: Future<Output = Result<(), HookError>>>(mut hook: Pin<Box<F>>) -> Result<(), HookError> {
+    std::future::poll_fn(move |context| {
+        // A hook that panicked is not polled again, and its savepoint is rolled back.
+        match catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(context))) {
+            Ok(poll) => poll,
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+                Poll::Ready(Err(HookError::new(format!("it panicked: {text}"))))
+            }
+        }
+    })
+    .await
+}
