@@ -16,6 +16,12 @@ pub const MAX_TEXT_BYTES: usize = 4 << 10;
 pub const MAX_PAYLOAD_BYTES: usize = 512 << 10;
 /// Largest batch of any queue of the writer, in entries.
 pub const MAX_BATCH_ENTRIES: usize = 500;
+/// Nodes of one queue whose entries are batched apart, since the database refused one of them.
+pub const MAX_SUSPECTS: usize = 1024;
+/// Entries of suspects in one batch, where bad ones are likely: so many keep the search for one short.
+pub const MAX_SUSPECT_BATCH_ENTRIES: usize = 16;
+/// Entries stored one after the other that end the suspicion of a node.
+pub const GOOD_ENTRIES_OF_A_SUSPECT: u32 = 100;
 /// Lanes that one dispatch pass asks for.
 pub const MAX_LANES_PER_PASS: usize = 4096;
 /// Commands that one dispatch pass may claim.

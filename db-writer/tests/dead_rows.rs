@@ -1,14 +1,20 @@
 //! Dead rows: with a transaction that lets no vacuum clean up, what is read does not grow.
 //!
 //! Each hot statement is measured in buffers before and after twenty thousand commands went through
-//! their whole life while a snapshot is held open. That no plan scans a table at all is held in `plans`.
+//! their whole life while a snapshot is held open. Of events it is the storing that is held here: the row of a
+//! journal is updated by every flush, and who reads it reads what it was before. The expiry is in `sweeps`,
+//! that no plan scans a table at all in `plans`.
 
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
+use std::sync::Arc;
+
 use gateway_core::command::CommandState;
-use gateway_core::ids::LaneSeq;
+use gateway_core::frame::{Event, EventBatch};
+use gateway_core::ids::*;
+use gateway_core::seam::EventsRequest;
 use gateway_core::store::*;
 use sqlx::PgConnection;
 use support::*;
@@ -176,5 +182,84 @@ async fn twenty_thousand_commands_later_the_same_work_reads_the_same() {
         assert!(after * 10 <= before * 11, "{what} reads {after} buffers after, {before} before");
     }
     wants.clear();
+    run(&mut pin, "COMMIT").await;
+}
+
+// -- events --------------------------------------------------------------------------------------
+
+/// Of each node a run of so many events, in one batch.
+async fn append(runner: &mut gateway_db_writer::QueueRunner, from: u64, count: u64) {
+    let entry = |node_number: u32| {
+        let event = |seq| Event {
+            seq: EventSeq(seq),
+            kind: "kind".to_owned(),
+            body: "body".into(),
+            attested: None,
+            refused: None,
+        };
+        EventsRequest {
+            key: SessionKey { shard: ShardId(0), slot: 1, serial: 1 },
+            node: node(&format!("n{node_number}")),
+            batch: Arc::new(EventBatch {
+                frame_ref: FrameRef(1),
+                journal: JournalId::new("j").unwrap(),
+                boot_id: "boot".to_owned(),
+                events: (from..from + count).map(event).collect(),
+            }),
+        }
+    };
+    let outcome = runner.run(&Job::Events { entries: (1..=NODES).map(entry).collect() }).await;
+    let Outcome::Events(Ok(outcomes)) = outcome else { panic!("{outcome:?}") };
+    assert!(outcomes.iter().all(|outcome| outcome.acked.0 == from + count - 1), "{outcomes:?}");
+}
+
+/// What storing four events of one journal reads.
+async fn read_flush(db: &mut Db, acked: u64) -> u64 {
+    let mut sql = db.client("reader").await;
+    run(&mut sql, PLANNING).await;
+    run(&mut sql, &format!("PREPARE writing AS {}", include_str!("../queries/events_write.sql"))).await;
+    let four = |value: &str| format!("array_fill({value}, ARRAY[4])");
+    let texts = four("'x'::text");
+    let writing = format!(
+        "EXECUTE writing(ARRAY['n1'], ARRAY['j'], ARRAY[{}], {}, {}, ARRAY[{}, {}, {}, {}], {texts}, {}, {texts}, {}, \
+         {texts}, {}, {texts})",
+        acked + 4,
+        four("'n1'::text"),
+        four("'j'::text"),
+        acked + 1,
+        acked + 2,
+        acked + 3,
+        acked + 4,
+        four("'x'::bytea"),
+        four("'x'::bytea"),
+        four("'x'::bytea"),
+    );
+    // The first count is that of the insert; what moving the cursor reads is not in it.
+    buffers(&mut sql, &writing).await;
+    buffers(&mut sql, &writing).await
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_events_later_storing_more_reads_the_same() {
+    const EARLIER: u64 = 2_000;
+    const FLUSHES: u64 = 50;
+    const RUN: u64 = 40;
+    let mut db = database().await;
+    db.nodes(NODES).await;
+    let mut pin = db.client("pin").await;
+    run(&mut pin, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM nodes").await;
+    let mut runner = db.runner(Queue::Events);
+    // As many came before: the indexes have the height that they will have.
+    for flush in 0..10 {
+        append(&mut runner, 1 + flush * EARLIER / 10, EARLIER / 10).await;
+    }
+    let before = read_flush(&mut db, EARLIER).await;
+    for flush in 0..FLUSHES {
+        append(&mut runner, EARLIER + 1 + flush * RUN, RUN).await;
+    }
+    let last = EARLIER + FLUSHES * RUN;
+    let after = read_flush(&mut db, last).await;
+    assert_eq!(number(&mut db.sql, "SELECT count(*) FROM events").await as u64, u64::from(NODES) * last);
+    assert!(after * 10 <= before * 11, "a flush reads {after} buffers after, {before} before");
     run(&mut pin, "COMMIT").await;
 }

@@ -250,7 +250,8 @@ async fn no_plan_of_a_gateway_scans_a_table_even_when_it_was_made_over_an_empty_
     run(&mut db.sql, "SELECT enqueue_command('n1', 'work') FROM generate_series(1, 10)").await;
     let plan = texts(&mut router, &format!("EXPLAIN (ANALYZE, BUFFERS) EXECUTE {pass}")).await.join("\n");
     assert!(!plan.contains("Seq Scan"), "{plan}");
-    assert!(plan.contains("commands_due"), "{plan}");
+    // The index of a partition has a name of its own.
+    assert!(is_partitioned() || plan.contains("commands_due"), "{plan}");
     let read = plan.split("Buffers: shared hit=").nth(1).unwrap();
     let read: u32 = read.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap();
     assert!(read < 300, "{read} buffers for four commands\n{plan}");

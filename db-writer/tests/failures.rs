@@ -8,7 +8,13 @@
 
 mod support;
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use gateway_core::command::CommandState;
+use gateway_core::frame::{Event, EventBatch};
+use gateway_core::ids::*;
+use gateway_core::seam::EventsRequest;
 use gateway_core::store::*;
 use support::*;
 
@@ -164,4 +170,64 @@ async fn a_schema_of_a_later_release_is_refused_and_the_one_before_is_served() {
     assert!(error.contains("install the release"), "{error}");
     let error = gateway_db_writer::migrate(&db.url).await.unwrap_err().to_string();
     assert!(error.contains("install the release"), "{error}");
+}
+
+#[tokio::test]
+async fn all_but_dispatches_wait_for_the_disk_whatever_the_server_says() {
+    let mut db = database().await;
+    db.nodes(1).await;
+    // What a statement is committed by is what it sees of the setting.
+    run(
+        &mut db.sql,
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$;
+         CREATE TABLE story_disk (of text, waits text);
+         CREATE FUNCTION story_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO story_disk VALUES (current_setting('application_name'), current_setting('synchronous_commit'));
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER story_disk AFTER INSERT OR UPDATE ON leases EXECUTE FUNCTION story_disk();
+         CREATE TRIGGER story_disk AFTER INSERT OR UPDATE ON node_sessions EXECUTE FUNCTION story_disk();
+         CREATE TRIGGER story_disk AFTER INSERT OR UPDATE ON commands EXECUTE FUNCTION story_disk();
+         CREATE TRIGGER story_disk AFTER INSERT OR UPDATE ON events EXECUTE FUNCTION story_disk();",
+    )
+    .await;
+    let proof = db.lease().await;
+    let session = db.connect(&proof, "n1", &[("default", 1)]).await;
+    let id = db.enqueue("n1", "default").await;
+    run(&mut db.sql, "TRUNCATE story_disk").await;
+    db.lease().await;
+    db.connect(&proof, "n1", &[("default", 1)]).await;
+    let mut careless =
+        gateway_db_writer::QueueRunner::new(&db.options, &gateway("g1"), Queue::Dispatch, false);
+    let epoch = SessionEpoch(session.epoch.0 + 1);
+    assert_eq!(ids(&dispatch(&mut careless, &proof, vec![want("n1", epoch, "default", 1)]).await), [id]);
+    let entries = vec![update("n1", id, 1, CommandState::Succeeded)];
+    updated(db.runner(Queue::Updates).run(&Job::Updates { entries }).await);
+    let batch = Arc::new(EventBatch {
+        frame_ref: FrameRef(1),
+        journal: JournalId::new("j").unwrap(),
+        boot_id: String::new(),
+        events: vec![Event {
+            seq: EventSeq(1),
+            kind: "kind".to_owned(),
+            body: Bytes::new(),
+            attested: None,
+            refused: None,
+        }],
+    });
+    let key = SessionKey { shard: ShardId(0), slot: 1, serial: 1 };
+    let entries = vec![EventsRequest { key, node: node("n1"), batch }];
+    let outcome = db.runner(Queue::Events).run(&Job::Events { entries }).await;
+    assert!(matches!(outcome, Outcome::Events(Ok(_))), "{outcome:?}");
+    let found = texts(&mut db.sql, "SELECT DISTINCT of || ': ' || waits FROM story_disk ORDER BY 1").await;
+    assert_eq!(
+        found,
+        [
+            "gateway g1 dispatch: off",
+            "gateway g1 events: on",
+            "gateway g1 hellos: on",
+            "gateway g1 lease: on",
+            "gateway g1 updates: on"
+        ]
+    );
 }

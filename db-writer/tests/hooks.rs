@@ -249,7 +249,7 @@ async fn the_settings_that_hooks_get_end_with_their_transaction() {
         &mut db.sql,
         "CREATE FUNCTION settings(told report) RETURNS void LANGUAGE sql AS $$
              INSERT INTO seen SELECT name || ' ' || setting, told.seq FROM pg_settings
-             WHERE name IN ('enable_hashjoin', 'statement_timeout', 'cpu_tuple_cost') $$",
+             WHERE name IN ('enable_hashjoin', 'statement_timeout', 'cpu_operator_cost') $$",
     )
     .await;
     let mut hooks = by_name(Duration::from_secs(3));
@@ -261,8 +261,8 @@ async fn the_settings_that_hooks_get_end_with_their_transaction() {
     assert_eq!(
         seen(&mut db).await,
         [
-            "cpu_tuple_cost 0.01 1",
-            "cpu_tuple_cost 0.01 2",
+            "cpu_operator_cost 0.0025 1",
+            "cpu_operator_cost 0.0025 2",
             "enable_hashjoin on 1",
             "enable_hashjoin on 2",
             "statement_timeout 6000 1",
@@ -664,7 +664,7 @@ fn orders(first: u64, bodies: &[&'static str]) -> EventsRequest {
 #[tokio::test]
 async fn a_rust_hook_that_fails_in_any_way_takes_back_what_it_did_and_hinders_nobody() {
     let mut db = stage().await;
-    let mut runner = runner(&db, Queue::Events, embedded(Duration::from_millis(500)));
+    let mut runner = runner(&db, Queue::Events, embedded(Duration::from_millis(1_500)));
     let bodies = ["ok", "work", "err", "sql", "swallow", "panic", "query", "hang", "leave", "late", "ok"];
     let mut request = orders(1, &bodies);
     Arc::make_mut(&mut request.batch).events.extend(reports("n1", 12, &["note"]).batch.events.clone());
@@ -686,7 +686,7 @@ async fn a_rust_hook_that_fails_in_any_way_takes_back_what_it_did_and_hinders_no
          until end of transaction block",
         "n1|j|6|rust|obedient|it panicked: at the disco",
         "n1|j|7|rust|obedient|",
-        "n1|j|8|rust|obedient|it did not end within 500ms",
+        "n1|j|8|rust|obedient|it did not end within 1.5s",
         "n1|j|9|rust|obedient|it panicked: with a query on its way",
         "n1|j|10|rust|obedient|23505|",
     ];

@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
+#[path = "model/journals.rs"]
+mod journals;
 #[path = "model/operations.rs"]
 mod operations;
 #[path = "model/pair.rs"]
@@ -17,6 +19,8 @@ mod postgres;
 #[path = "model/regressions.rs"]
 mod regressions;
 mod support;
+#[path = "model/sweeps.rs"]
+mod sweeps;
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};

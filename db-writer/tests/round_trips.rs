@@ -27,7 +27,7 @@ async fn statements(db: &mut Db, queue: Queue, job: &Job) -> (i64, Outcome) {
 }
 
 async fn counted(db: &mut Db, runner: &mut gateway_db_writer::QueueRunner, job: &Job) -> (i64, Outcome) {
-    run(&mut db.sql, "SELECT pg_stat_statements_reset()").await;
+    run(&mut db.sql, "SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)").await;
     let outcome = runner.run(job).await;
     let count = "SELECT sum(s.calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid \
                  WHERE d.datname = current_database() AND s.query NOT LIKE '%pg_stat_statements%'";

@@ -279,13 +279,14 @@ async fn commands_that_expired_long_ago_are_not_read_again_though_no_vacuum_can_
     let mut pin = db.client("pin").await;
     run(&mut pin, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM nodes").await;
     let mut sweeper = Sweeper::new(&db).await;
+    run(&mut db.sql, "UPDATE leases SET expires_at = 'infinity'").await;
     run(&mut db.sql, PLANNING).await;
     run(&mut db.sql, &format!("PREPARE expiry AS {}", include_str!("../queries/sweep_expire.sql"))).await;
     let before = buffers(&mut db, START).await;
-    // Five thousand that ended in time, and five thousand that expired: dead entries, all kept.
+    // Fifty thousand that ended in time, and fifty thousand that expired: dead entries, all kept.
     run(
         &mut db.sql,
-        "SELECT count(*) FROM enqueue_commands((SELECT array_agg('n' || 1 + i % 10) FROM generate_series(1, 10000) i), \
+        "SELECT count(*) FROM enqueue_commands((SELECT array_agg('n' || 1 + i % 10) FROM generate_series(1, 100000) i), \
          ARRAY['work'], not_after => compute_now() + interval '5 s'); \
          UPDATE commands SET state = 'succeeded', finished_at = now() WHERE seq % 2 = 0",
     )
@@ -299,7 +300,7 @@ async fn commands_that_expired_long_ago_are_not_read_again_though_no_vacuum_can_
             break;
         }
     }
-    assert_eq!(expired, 5000);
+    assert_eq!(expired, 50_000);
     let (again, at_all) = (buffers(&mut db, from).await, buffers(&mut db, START).await);
     eprintln!("buffers of a pass: {before} before, {again} after, {at_all} where it looks at all");
     assert!(at_all > before + 100, "the dead entries are there: {at_all}");

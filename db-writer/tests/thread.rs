@@ -15,170 +15,13 @@ use std::time::{Duration, Instant};
 
 use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
-use gateway_core::hooks::HookedKinds;
-use gateway_core::ids::{SessionEpoch, SessionKey, ShardId};
-use gateway_core::limits::Limits;
-use gateway_core::mail::{Inbox, Post, PostError, mailbox};
-use gateway_core::seam::{Granted, SessionNews, ToShard, ToWriter};
-use gateway_core::store::GatewayRow;
-use gateway_core::writer::{Phase, WriterConfig};
-use gateway_db_writer::{DbWriterConfig, DbWriterError, DbWriterHandle, WriterStatus, spawn};
+use gateway_core::ids::SessionEpoch;
+use gateway_core::mail::mailbox;
+use gateway_core::seam::{SessionNews, ToShard, ToWriter};
+use gateway_core::writer::Phase;
+use gateway_db_writer::{DbWriterConfig, DbWriterError, spawn};
+use support::shard::*;
 use support::*;
-
-/// A shard as the writer sees it.
-struct Shard {
-    id: ShardId,
-    post: Post<ToWriter>,
-    inbox: Inbox<ToShard>,
-    open: Vec<(u32, String)>,
-}
-
-impl Shard {
-    fn key(&self, slot: u32) -> SessionKey {
-        SessionKey { shard: self.id, slot, serial: 1 }
-    }
-
-    async fn post(&self, message: ToWriter) {
-        let mut message = Some(message);
-        std::future::poll_fn(|context| {
-            self.post.register_for_space(context);
-            match self.post.post(message.take().unwrap()) {
-                Ok(()) => std::task::Poll::Ready(()),
-                Err(PostError::Full(back)) => {
-                    message = Some(back);
-                    std::task::Poll::Pending
-                }
-                Err(PostError::Gone(_)) => panic!("the writer is gone"),
-            }
-        })
-        .await;
-        self.post.ring();
-    }
-
-    /// The next message, which must come in time.
-    async fn next(&mut self) -> ToShard {
-        let taking = std::future::poll_fn(|context| self.inbox.poll_take(context));
-        let message =
-            tokio::time::timeout(Duration::from_secs(20), taking).await.expect("no message in time");
-        self.inbox.announce_space();
-        message.expect("the writer lives")
-    }
-
-    async fn news(&mut self) -> (u32, SessionNews) {
-        match self.next().await {
-            ToShard::Session { key, news } => (key.slot, news),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn until_serving(&mut self) {
-        while !matches!(self.next().await, ToShard::Serving(true)) {}
-    }
-
-    async fn say_hello(
-        &self,
-        slot: u32,
-        name: &str,
-        known: &[(gateway_core::ids::CommandId, u32, CommandState)],
-    ) {
-        let mut request = hello(name, &[("default", 4)], known);
-        request.key = self.key(slot);
-        self.post(ToWriter::Hello(Box::new(request))).await;
-    }
-
-    async fn granted(&mut self, slot: u32, name: &str) -> Granted {
-        self.say_hello(slot, name, &[]).await;
-        match self.news().await {
-            (at, SessionNews::Granted(granted)) if at == slot => {
-                self.open.push((slot, name.to_owned()));
-                *granted
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn report(&self, slot: u32, name: &str, id: gateway_core::ids::CommandId, state: CommandState) {
-        let mut request = update(name, id, 1, state);
-        request.key = self.key(slot);
-        self.post(ToWriter::Update(Box::new(request))).await;
-    }
-}
-
-struct Running {
-    handle: DbWriterHandle,
-    status: Arc<WriterStatus>,
-    shards: Vec<Shard>,
-}
-
-fn start(url: &str, owner: &str, change: impl FnOnce(&mut DbWriterConfig)) -> Running {
-    start_with(url, owner, 2, 4096, change)
-}
-
-fn start_with(
-    url: &str,
-    owner: &str,
-    shards: u16,
-    box_size: usize,
-    change: impl FnOnce(&mut DbWriterConfig),
-) -> Running {
-    let limits = Arc::new(Limits::default());
-    let (posts, inbox) = mailbox(limits.to_writer_messages, limits.to_writer_bytes, usize::from(shards));
-    let mut ways = Vec::new();
-    let mut played = Vec::new();
-    for (index, post) in posts.into_iter().enumerate() {
-        let (mut way, shard_inbox) = mailbox(box_size, 1 << 20, 1);
-        ways.push(way.remove(0));
-        played.push(Shard { id: ShardId(index as u16), post, inbox: shard_inbox, open: Vec::new() });
-    }
-    let status = Arc::new(WriterStatus::default());
-    let mut config = DbWriterConfig {
-        database_url: url.to_owned(),
-        listen_url: None,
-        writer: WriterConfig {
-            gateway: gateway("g1"),
-            owner: owner.to_owned(),
-            dead_owner_prefix: None,
-            row: GatewayRow {
-                region: "r".to_owned(),
-                internal_url: "http://g".to_owned(),
-                version: "1".to_owned(),
-                max_streams: 10,
-            },
-            shards,
-            limits,
-            lease_ttl: Duration::from_secs(20),
-            lease_renew_every: Duration::from_secs(5),
-            poll_every: Duration::from_secs(1),
-            sweep_every: Duration::from_secs(5),
-            spec_sweep_every: Duration::from_secs(30),
-            hooked: HookedKinds::default(),
-        },
-        cpu: None,
-        inbox,
-        shards: ways,
-        started: Instant::now(),
-        synchronous_dispatch: true,
-        listen: true,
-        status: Arc::clone(&status),
-        hooks: Arc::default(),
-    };
-    change(&mut config);
-    Running { handle: spawn(config).unwrap(), status, shards: played }
-}
-
-/// Plays the shards' part of a stop and awaits the thread's end.
-async fn stop(mut running: Running) {
-    running.handle.stop_handle().stop();
-    for shard in &mut running.shards {
-        while !matches!(shard.next().await, ToShard::Stop) {}
-        for (slot, name) in std::mem::take(&mut shard.open) {
-            shard.post(ToWriter::Closed { key: shard.key(slot), node: node(&name) }).await;
-        }
-        shard.post(ToWriter::ShardStopped { shard: shard.id }).await;
-    }
-    tokio::task::spawn_blocking(|| running.handle.join()).await.unwrap().unwrap();
-    assert_eq!(running.status.phase(), Phase::Stopped);
-}
 
 #[tokio::test]
 async fn a_command_goes_down_and_its_result_comes_up() {
@@ -409,4 +252,26 @@ async fn an_idle_thread_turns_about_once_a_second_and_not_more() {
     assert!((4..60).contains(&turns), "{turns} turns in 5 s");
     running.shards = shards;
     stop(running).await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_hears_its_own_probe_says_so_and_one_that_does_not_listen_does_not() {
+    let mut db = database().await;
+    db.nodes(1).await;
+    let mut running = start(&db.url, "o1", |_| {});
+    let started = Instant::now();
+    while !running.status.listening.load(Ordering::Relaxed) {
+        assert!(started.elapsed() < Duration::from_secs(20), "its probe never arrived");
+        tokio::task::yield_now().await;
+    }
+    running.shards[0].until_serving().await;
+    stop(running).await;
+    let mut deaf = start(&db.url, "o1", |config| config.listen = false);
+    deaf.shards[0].until_serving().await;
+    deaf.shards[0].granted(7, "n1").await;
+    // It is found by the poll, long after a probe would have been heard.
+    db.enqueue("n1", "default").await;
+    assert!(matches!(deaf.shards[0].news().await, (7, SessionNews::Commands(_))));
+    assert!(!deaf.status.listening.load(Ordering::Relaxed));
+    stop(deaf).await;
 }

@@ -24,6 +24,9 @@ pub enum GatewayError {
     /// The database can't be worked with.
     #[error("{0}")]
     Database(String),
+    /// The database does not answer now; it may later.
+    #[error("{0}")]
+    DatabaseAway(String),
     /// A thread that a gateway can't live without has ended.
     #[error("{0}")]
     ThreadEnded(String),

@@ -70,6 +70,7 @@ async fn killed_in_the_middle_of_streams_every_event_is_stored_once_and_contiguo
         sqlx::query_as("SELECT count(*) FROM events").fetch_one(&mut database).await.unwrap();
     assert_eq!(all as u64, NODES as u64 * EVENTS, "and nothing else");
     world.watch.look(|seen| assert!(seen.event_rejections.is_empty(), "{:?}", seen.event_rejections));
+    world.verify().await;
     drop(gateway);
 }
 
@@ -102,6 +103,7 @@ async fn a_new_journal_begins_at_one_and_the_old_one_stays() {
     .await
     .unwrap();
     assert_eq!(rows, [("first".to_owned(), 3, 3), ("second".to_owned(), 2, 2)]);
+    world.verify().await;
 }
 
 fn body(name: &str, seq: u64) -> Bytes {

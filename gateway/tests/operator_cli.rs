@@ -11,6 +11,7 @@ mod support;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
+use gateway_testbed::cluster::StopMode;
 use gateway_testbed::node::{Behaviour, Execution};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Executor, PgConnection};
@@ -266,6 +267,7 @@ async fn each_error_says_what_was_wrong_where_and_what_to_do() {
         (at(here, &["enqueue", &id, "echo", "--payload", "@/nowhere/x"]), 2, vec!["--payload", "/nowhere/x"]),
         (at(here, &["cancel", &id, ABSENT]), 1, vec!["has no command", ABSENT]),
         (at(here, &["cancel", &id, "17"]), 2, vec!["UUID such as"]),
+        (at(here, &["nodes", "--like", r"%\"]), 2, vec!["--like", r"a \ itself is written \\"]),
         (at(here, &["commands", "--id", ABSENT]), 1, vec!["there is no such command"]),
         (at(here, &["commands", "--state", "lost"]), 2, vec!["pending"]),
         (at(here, &["verify", "--only", "luck"]), 2, vec!["there is no invariant", "fifo"]),
@@ -402,4 +404,39 @@ async fn a_follower_shows_each_event_once_in_whatever_order_they_are_committed()
     sql(&mut connection, &store("c", 2, 2)).await;
     let status = within(Duration::from_secs(20), "the follower's end", child.wait()).await.unwrap();
     assert_eq!(status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_follower_goes_on_where_it_was_when_the_database_comes_back() {
+    let mut world = World::with_own_cluster("follow_restart").await;
+    world.register("n1").await;
+    let id = world.id("n1");
+    let store = |seq: i64| {
+        format!(
+            "INSERT INTO node_journals (node_id, journal_id, acked_seq) VALUES ('{id}', 'j', {seq})
+                 ON CONFLICT (node_id, journal_id) DO UPDATE SET acked_seq = excluded.acked_seq;
+             INSERT INTO events (node_id, journal_id, seq, kind) VALUES ('{id}', 'j', {seq}, 'k')"
+        )
+    };
+    sql(&mut world.connect().await, &store(1)).await;
+    let line = ["events", "--follow", "--json", "--database-url", &world.url];
+    let mut child = command(&line).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut remarks = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut next = async || {
+        let line = within(SOON, "an event", lines.next_line()).await.unwrap().unwrap();
+        serde_json::from_str::<Value>(&line).unwrap()["seq"].as_i64().unwrap()
+    };
+    assert_eq!(next().await, 1);
+    for (seq, mode) in [(2, StopMode::Fast), (3, StopMode::Immediate)] {
+        world.cluster().stop(mode).unwrap();
+        let remark = within(SOON, "a word that the database is away", remarks.next_line()).await;
+        let remark = remark.unwrap().unwrap();
+        assert!(remark.contains("followed again when it is back"), "{remark}");
+        world.cluster().start_again().unwrap();
+        sql(&mut world.connect().await, &store(seq)).await;
+        assert_eq!(next().await, seq, "each once");
+    }
+    assert!(child.try_wait().unwrap().is_none(), "it follows on");
+    child.kill().await.unwrap();
 }

@@ -62,6 +62,8 @@ async fn a_second_session_takes_over_the_commands_and_the_first_ends_aborted() {
     assert_eq!(stored, ["succeeded", "succeeded"]);
     assert_eq!(world.watch.epoch_of(new.name()), new_epoch, "nobody came after the new session");
     drop(old);
+    // Of the rows alone: the two machines of this node know nothing of each other's work.
+    world.verify_rows().await;
 }
 
 #[tokio::test]
@@ -118,6 +120,7 @@ async fn a_session_on_another_shard_supersedes_too() {
         "shards of the old and the new session",
         format!("{old_shard} and {new_shard}, {dials} dials"),
     );
+    world.verify().await;
 }
 
 /// Opens a stream that says nothing yet; gives it and the shard that has one session more than `before`.

@@ -118,6 +118,15 @@ async fn killed_in_the_middle_every_hook_has_run_once_for_what_is_stored_once() 
     world.verify().await;
 }
 
+/// All that a gateway says that does not start.
+async fn refusal(world: &World) -> String {
+    let options = world.options("g", CONFIG);
+    let log = options.log_path();
+    let _ = std::fs::remove_file(&log);
+    GatewayProcess::start(options).await.unwrap_err();
+    std::fs::read_to_string(log).unwrap()
+}
+
 #[tokio::test]
 async fn a_function_that_is_not_there_is_refused_with_what_to_create() {
     let world = World::new("reports_refused").await;
@@ -126,7 +135,7 @@ async fn a_function_that_is_not_there_is_refused_with_what_to_create() {
         .execute("CREATE SCHEMA acme; CREATE FUNCTION acme.on_word(text) RETURNS void LANGUAGE sql AS ''")
         .await
         .unwrap();
-    let refused = GatewayProcess::start(world.options("g", CONFIG)).await.unwrap_err().to_string();
+    let refused = refusal(&world).await;
     for sentence in [
         "hooks.reports: kind \"door\" names the function acme.on_door, which is not there; create it, or name another:",
         "CREATE FUNCTION acme.on_door(told report) RETURNS void LANGUAGE plpgsql AS $$",
@@ -145,7 +154,7 @@ async fn a_function_that_is_not_there_is_refused_with_what_to_create() {
         )
         .await
         .unwrap();
-    let refused = GatewayProcess::start(world.options("g", CONFIG)).await.unwrap_err().to_string();
+    let refused = refusal(&world).await;
     assert!(refused.contains("acme.on_alarm, which does not return void"), "{refused}");
     assert!(
         !refused.contains("acme.on_door, which") && !refused.contains("acme.on_word, which"),
@@ -289,6 +298,7 @@ async fn a_hook_that_takes_long_holds_up_no_hello_no_command_no_update_and_no_st
     let extra = "[hooks]\ntimeout = \"30s\"\nreports = { \"slow\" = \"slow\" }\n";
     let _gateway = world.gateway("g", extra).await;
     let first = world.node("first", "g", |_| {}).await;
+    let third = world.node("third", "g", |_| {}).await;
     let mut holder = world.connect().await;
     holder.execute("SELECT pg_advisory_lock(4711)").await.unwrap();
     first.emit("slow", Bytes::new());
@@ -299,17 +309,19 @@ async fn a_hook_that_takes_long_holds_up_no_hello_no_command_no_update_and_no_st
     })
     .await;
 
-    // While it runs: a Hello, commands for both nodes with their updates, a status.
+    // While it runs: a Hello, commands and their updates, a status; and a command for the node itself, whose
+    // own updates wait behind its event, as every durable frame of a session waits for the one before.
     let began = Instant::now();
     let second = world.node("second", "g", |_| {}).await;
     let mut ids = Vec::new();
-    for node in [&first, &second] {
+    for node in [&first, &second, &third] {
         ids.push(enqueue(&mut database, &NewCommand::new(node.name(), b"x")).await.unwrap());
     }
-    world.watch.all_settled(&ids, SOON).await;
+    world.watch.received(ids[0], SOON).await;
+    world.watch.all_settled(&ids[1..], SOON).await;
     second.tell_status("s", "plain", Bytes::new());
     world.watch.until(SOON, "the status is acked", |seen| seen.statuses.first().map(|_| ())).await;
-    measured("a Hello, two commands and a status beside a hook that runs", seconds(began));
+    measured("a Hello, three commands and a status beside a hook that runs", seconds(began));
     assert!(began.elapsed() < Duration::from_secs(10));
     assert_eq!(count(&mut database, waiting).await, 1, "the hook ran all the while");
     assert_eq!(world.watch.look(|seen| seen.events_acked_to(first.name())), 0, "and its event is not acked");
@@ -319,4 +331,5 @@ async fn a_hook_that_takes_long_holds_up_no_hello_no_command_no_update_and_no_st
         .watch
         .until(SOON, "the event is acked", |seen| (seen.events_acked_to(first.name()) == 1).then_some(()))
         .await;
+    world.watch.all_settled(&ids, SOON).await;
 }

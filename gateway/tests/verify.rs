@@ -35,7 +35,7 @@ const SOUND: &str = "
     INSERT INTO node_journals VALUES ('n1', 'j', 3);
     INSERT INTO events (node_id, journal_id, seq, kind) SELECT 'n1', 'j', i, 'k' FROM generate_series(1, 3) i;
     INSERT INTO outbox (kind, node_id, body)
-    VALUES ('node.report-failed', 'n1', '{\"journal_id\": \"j\", \"seq\": 2, \"kind\": \"k\", \"hook\": \"h\"}');
+    VALUES ('node.report-failed', 'n1', '{\"journal_id\": \"j\", \"seq\": 3, \"kind\": \"k\", \"hook\": \"h\"}');
     SELECT set_spec('n1', 'dns', 'body');
     UPDATE specs SET applied_generation = 1, applied_outcome = 'applied', applied_at = now();";
 

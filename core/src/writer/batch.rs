@@ -1,8 +1,8 @@
 //! Group commit of one queue: what gathers, what is in flight, and what must go again.
 //!
 //! Owns the entries from the moment they are taken from a shard until their outcome is known. Never
-//! looks into them, but for the three things that shape a batch: what excludes another entry from the
-//! same batch, bytes, and savepoints.
+//! looks into them, but for the few things that shape a batch: what excludes another entry from the
+//! same batch, bytes, savepoints, and whose it is.
 //!
 //! 1. One batch is in flight; the next gathers meanwhile. A lone entry leaves at once.
 //! 2. A batch holds at most `batch_entries` entries, `batch_bytes` bytes (or one entry), `MAX_SAVEPOINTS`
@@ -11,11 +11,17 @@
 //! 3. A batch that failed goes again before anything newer: whole after `Retry` and
 //!    `OutcomeUnknown`, in halves after `Rejected`, down to the one entry that is to blame.
 //! 4. What was forsaken by a fence is handed back with its outcome, marked so.
+//! 5. Entries of suspects (see `suspects`) stand in a line of their own, and share a batch with none but
+//!    each other. The two lines take turns, batch by batch, what goes again included: with a node that
+//!    makes nothing but bad entries, all others lose one short job in two. All that a node has
+//!    waiting is in one line, in order of arrival.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::backoff::Backoff;
-use crate::limits::{Limits, MAX_SAVEPOINTS};
+use super::suspects::Suspects;
+use crate::ids::NodeId;
+use crate::limits::{Limits, MAX_SAVEPOINTS, MAX_SUSPECT_BATCH_ENTRIES};
 use crate::store::StoreError;
 use crate::time::Moment;
 
@@ -31,6 +37,9 @@ pub(super) trait Entry: Clone {
     fn savepoints(&self) -> usize {
         0
     }
+
+    /// Whose it is.
+    fn node(&self) -> &NodeId;
 }
 
 /// An entry's place among those that wait.
@@ -40,17 +49,43 @@ pub(super) struct Ticket(u64);
 #[derive(Debug)]
 struct Flight<T> {
     entries: Vec<T>,
+    of: Standing,
     forsaken: bool,
+}
+
+/// Which line an entry stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Trusted,
+    Suspected,
+}
+
+#[derive(Debug)]
+struct Line<T> {
+    waiting: BTreeMap<Ticket, T>,
+    /// Batches that go again, the next one last.
+    again: Vec<Vec<T>>,
 }
 
 #[derive(Debug)]
 pub(super) struct GroupQueue<T> {
-    waiting: BTreeMap<Ticket, T>,
+    trusted: Line<T>,
+    suspected: Line<T>,
+    suspects: Suspects,
     next_ticket: u64,
-    /// Batches that go again, the next one last.
-    again: Vec<Vec<T>>,
+    /// Whose turn it is, where both have something.
+    turn: Standing,
     in_flight: Option<Flight<T>>,
     backoff: Backoff,
+}
+
+impl Standing {
+    const fn other(self) -> Self {
+        match self {
+            Self::Trusted => Self::Suspected,
+            Self::Suspected => Self::Trusted,
+        }
+    }
 }
 
 /// What became of a batch in flight that did not commit.
@@ -64,72 +99,25 @@ pub(super) enum Setback<T> {
     Forsaken(Vec<T>),
 }
 
-impl<T: Entry> GroupQueue<T> {
-    pub(super) fn new() -> Self {
-        Self {
-            waiting: BTreeMap::new(),
-            next_ticket: 0,
-            again: Vec::new(),
-            in_flight: None,
-            backoff: Backoff::for_queue(),
-        }
+impl<T: Entry> Line<T> {
+    const fn new() -> Self {
+        Self { waiting: BTreeMap::new(), again: Vec::new() }
     }
 
-    pub(super) fn push(&mut self, entry: T) -> Ticket {
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        self.waiting.insert(ticket, entry);
-        ticket
-    }
-
-    /// Puts a newer entry in the place of one that is not yet in a batch.
-    pub(super) fn replace(&mut self, ticket: Ticket, entry: T) {
-        self.waiting.insert(ticket, entry);
-    }
-
-    /// The entry that waits at that place.
-    pub(super) fn waiting(&self, ticket: Ticket) -> Option<&T> {
-        self.waiting.get(&ticket)
-    }
-
-    /// Takes an entry back that is not yet in a batch.
-    pub(super) fn withdraw(&mut self, ticket: Ticket) -> Option<T> {
-        self.waiting.remove(&ticket)
-    }
-
-    /// Drops entries that would go again and are not worth it any more.
-    pub(super) fn drop_from_again(&mut self, mut unwanted: impl FnMut(&T) -> bool) -> Vec<T> {
-        let mut dropped = Vec::new();
-        for batch in &mut self.again {
-            dropped.extend(batch.extract_if(.., |entry| unwanted(entry)));
-        }
-        self.again.retain(|batch| !batch.is_empty());
-        dropped
-    }
-
-    /// The next batch, which is in flight from here on.
-    pub(super) fn poll_batch(&mut self, limits: &Limits, now: Moment) -> Option<Vec<T>> {
-        if self.in_flight.is_some() || !self.backoff.is_ready(now) {
-            return None;
-        }
-        let entries = match self.again.pop() {
+    fn next_batch(&mut self, most_entries: usize, most_bytes: usize) -> Vec<T> {
+        match self.again.pop() {
             Some(entries) => entries,
-            None => self.gather(limits),
-        };
-        if entries.is_empty() {
-            return None;
+            None => self.gather(most_entries, most_bytes),
         }
-        self.in_flight = Some(Flight { entries: entries.clone(), forsaken: false });
-        Some(entries)
     }
 
-    fn gather(&mut self, limits: &Limits) -> Vec<T> {
+    fn gather(&mut self, most_entries: usize, most_bytes: usize) -> Vec<T> {
         let mut taken = BTreeSet::new();
         let mut tickets = Vec::new();
         let (mut bytes, mut savepoints) = (0_usize, 0);
         for (ticket, entry) in &self.waiting {
             bytes = bytes.saturating_add(entry.bytes());
-            let full = tickets.len() == limits.batch_entries || bytes > limits.batch_bytes;
+            let full = tickets.len() == most_entries || bytes > most_bytes;
             if full && !tickets.is_empty() {
                 break;
             }
@@ -145,9 +133,137 @@ impl<T: Entry> GroupQueue<T> {
         tickets.iter().filter_map(|ticket| self.waiting.remove(ticket)).collect()
     }
 
-    /// Puts an entry that was looked at alone back, to be the next batch.
+    /// Takes out of what goes again, in its order.
+    fn drop_from_again(&mut self, mut unwanted: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut dropped = Vec::new();
+        for batch in self.again.iter_mut().rev() {
+            dropped.extend(batch.extract_if(.., |entry| unwanted(entry)));
+        }
+        self.again.retain(|batch| !batch.is_empty());
+        dropped
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len() + self.again.iter().map(Vec::len).sum::<usize>()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.again.is_empty()
+    }
+
+    fn drain(&mut self) -> Vec<T> {
+        let mut entries: Vec<T> = self.again.drain(..).flatten().collect();
+        entries.extend(std::mem::take(&mut self.waiting).into_values());
+        entries
+    }
+}
+
+impl<T: Entry> GroupQueue<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            trusted: Line::new(),
+            suspected: Line::new(),
+            suspects: Suspects::default(),
+            next_ticket: 0,
+            turn: Standing::Trusted,
+            in_flight: None,
+            backoff: Backoff::for_queue(),
+        }
+    }
+
+    fn standing(&self, entry: &T) -> Standing {
+        if self.suspects.has(entry.node()) { Standing::Suspected } else { Standing::Trusted }
+    }
+
+    fn line(&mut self, standing: Standing) -> &mut Line<T> {
+        match standing {
+            Standing::Trusted => &mut self.trusted,
+            Standing::Suspected => &mut self.suspected,
+        }
+    }
+
+    pub(super) fn push(&mut self, entry: T) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let standing = self.standing(&entry);
+        self.line(standing).waiting.insert(ticket, entry);
+        ticket
+    }
+
+    /// Puts a newer entry in the place of one that is not yet in a batch.
+    pub(super) fn replace(&mut self, ticket: Ticket, entry: T) {
+        let standing = self.standing(&entry);
+        self.line(standing).waiting.insert(ticket, entry);
+    }
+
+    /// The entry that waits at that place.
+    pub(super) fn waiting(&self, ticket: Ticket) -> Option<&T> {
+        self.trusted.waiting.get(&ticket).or_else(|| self.suspected.waiting.get(&ticket))
+    }
+
+    /// Takes an entry back that is not yet in a batch.
+    pub(super) fn withdraw(&mut self, ticket: Ticket) -> Option<T> {
+        self.trusted.waiting.remove(&ticket).or_else(|| self.suspected.waiting.remove(&ticket))
+    }
+
+    /// Drops entries that would go again and are not worth it any more.
+    pub(super) fn drop_from_again(&mut self, mut unwanted: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut dropped = self.trusted.drop_from_again(&mut unwanted);
+        dropped.extend(self.suspected.drop_from_again(&mut unwanted));
+        dropped
+    }
+
+    /// The next batch, which is in flight from here on.
+    pub(super) fn poll_batch(&mut self, limits: &Limits, now: Moment) -> Option<Vec<T>> {
+        if self.in_flight.is_some() || !self.backoff.is_ready(now) {
+            return None;
+        }
+        let mut of = self.turn;
+        if self.line(of).is_empty() {
+            of = of.other();
+        }
+        let most_entries = match of {
+            Standing::Trusted => limits.batch_entries,
+            Standing::Suspected => limits.batch_entries.min(MAX_SUSPECT_BATCH_ENTRIES),
+        };
+        let entries = self.line(of).next_batch(most_entries, limits.batch_bytes);
+        if entries.is_empty() {
+            return None;
+        }
+        self.turn = of.other();
+        self.in_flight = Some(Flight { entries: entries.clone(), of, forsaken: false });
+        Some(entries)
+    }
+
+    /// Puts an entry that was looked at alone back, to be the next batch of its line.
     pub(super) fn push_first(&mut self, entry: T) {
-        self.again.push(vec![entry]);
+        let standing = self.standing(&entry);
+        self.line(standing).again.push(vec![entry]);
+    }
+
+    /// An entry of the node was refused: from now on it stands with the suspects, with all that it has.
+    fn suspect(&mut self, node: &NodeId) {
+        self.suspects.handle_bad(node);
+        let again = self.trusted.drop_from_again(|entry| entry.node() == node);
+        if !again.is_empty() {
+            // Below what goes again there: none of that is this node's.
+            self.suspected.again.insert(0, again);
+        }
+        let waiting = self.trusted.waiting.extract_if(.., |_, entry| entry.node() == node);
+        self.suspected.waiting.extend(waiting);
+        while let Some(forgotten) = self.suspects.poll_forgotten() {
+            self.trust(&forgotten);
+        }
+    }
+
+    /// The node is no suspect any more: all that it has goes back, what goes again before what waits.
+    fn trust(&mut self, node: &NodeId) {
+        let again = self.suspected.drop_from_again(|entry| entry.node() == node);
+        if !again.is_empty() {
+            self.trusted.again.insert(0, again);
+        }
+        let waiting = self.suspected.waiting.extract_if(.., |_, entry| entry.node() == node);
+        self.trusted.waiting.extend(waiting);
     }
 
     /// The batch in flight committed, with one outcome for each of `slots` entries. Gives the
@@ -156,6 +272,13 @@ impl<T: Entry> GroupQueue<T> {
         let flight = self.in_flight.take().expect("an outcome follows its job");
         assert_eq!(flight.entries.len(), slots, "a store answers slot for slot");
         self.backoff.handle_success();
+        if flight.of == Standing::Suspected {
+            for entry in &flight.entries {
+                if self.suspects.handle_good(entry.node()) {
+                    self.trust(entry.node());
+                }
+            }
+        }
         (flight.entries, flight.forsaken)
     }
 
@@ -175,15 +298,17 @@ impl<T: Entry> GroupQueue<T> {
         if rejected && flight.entries.len() == 1 {
             let StoreError::Rejected(sentence) = error else { return Setback::GoesAgain };
             return match flight.entries.pop() {
-                Some(entry) => Setback::Bad(entry, sentence.clone()),
+                Some(entry) => {
+                    self.suspect(entry.node());
+                    Setback::Bad(entry, sentence.clone())
+                }
                 None => Setback::GoesAgain,
             };
         }
-        if rejected {
-            let second = flight.entries.split_off(flight.entries.len() / 2);
-            self.again.push(second);
-        }
-        self.again.push(flight.entries);
+        let second = rejected.then(|| flight.entries.split_off(flight.entries.len() / 2));
+        let again = &mut self.line(flight.of).again;
+        again.extend(second);
+        again.push(flight.entries);
         Setback::GoesAgain
     }
 
@@ -199,14 +324,14 @@ impl<T: Entry> GroupQueue<T> {
         if let Some(flight) = &mut self.in_flight {
             flight.forsaken = true;
         }
-        let mut dropped: Vec<T> = self.again.drain(..).flatten().collect();
-        dropped.extend(std::mem::take(&mut self.waiting).into_values());
+        let mut dropped = self.trusted.drain();
+        dropped.extend(self.suspected.drain());
         dropped
     }
 
     /// Entries that are not in flight.
     pub(super) fn len(&self) -> usize {
-        self.waiting.len() + self.again.iter().map(Vec::len).sum::<usize>()
+        self.trusted.len() + self.suspected.len()
     }
 
     pub(super) fn is_in_flight(&self) -> bool {
@@ -214,7 +339,7 @@ impl<T: Entry> GroupQueue<T> {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.in_flight.is_none() && self.again.is_empty() && self.waiting.is_empty()
+        self.in_flight.is_none() && self.trusted.is_empty() && self.suspected.is_empty()
     }
 
     pub(super) fn backoff(&self) -> &Backoff {
@@ -230,6 +355,8 @@ impl<T: Entry> GroupQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::GOOD_ENTRIES_OF_A_SUSPECT;
+    use crate::writer::testing::node;
 
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct Parcel {
@@ -237,6 +364,7 @@ mod tests {
         group: u32,
         bytes: usize,
         savepoints: usize,
+        node: NodeId,
     }
 
     impl Entry for Parcel {
@@ -250,10 +378,18 @@ mod tests {
         fn savepoints(&self) -> usize {
             self.savepoints
         }
+
+        fn node(&self) -> &NodeId {
+            &self.node
+        }
     }
 
     fn parcel(name: u32) -> Parcel {
-        Parcel { name, group: name, bytes: 1, savepoints: 0 }
+        Parcel { name, group: name, bytes: 1, savepoints: 0, node: node(&format!("node{name}")) }
+    }
+
+    fn of_node(name: u32, of: &str) -> Parcel {
+        Parcel { node: node(of), ..parcel(name) }
     }
 
     fn names(batch: Option<Vec<Parcel>>) -> Vec<u32> {
@@ -387,5 +523,110 @@ mod tests {
         let away = StoreError::Retry("away".into());
         assert_eq!(queue.handle_failed(&away, at(0)), Setback::Forsaken(vec![parcel(0)]));
         assert!(queue.is_idle());
+    }
+
+    /// Commits or refuses the next batch, by whether one of `bad` is in it; its names and what was blamed.
+    fn step(queue: &mut GroupQueue<Parcel>, bad: impl Fn(u32) -> bool) -> (Vec<u32>, Option<u32>) {
+        let batch = names(queue.poll_batch(&limits(500, 10_000), at(0)));
+        if batch.iter().any(|name| bad(*name)) {
+            return match queue.handle_failed(&StoreError::Rejected("bad".into()), at(0)) {
+                Setback::Bad(parcel, _) => (batch, Some(parcel.name)),
+                _ => (batch, None),
+            };
+        }
+        queue.handle_committed(batch.len());
+        (batch, None)
+    }
+
+    #[test]
+    fn five_hundred_good_entries_share_one_batch_with_a_bad_node_and_no_second() {
+        let mut queue = GroupQueue::new();
+        // All that node `bad` sends is bad.
+        let is_bad = |name: u32| name % 500 == 499;
+        for turn in 0..20 {
+            for name in turn * 500..(turn + 1) * 500 {
+                let of = if is_bad(name) { "bad".to_owned() } else { format!("good{}", name % 500) };
+                queue.push(of_node(name, &of));
+            }
+            let (mut jobs, mut carried, mut stored, mut blamed) = (0, 0, 0, Vec::new());
+            while !queue.is_idle() {
+                let (batch, bad) = step(&mut queue, is_bad);
+                jobs += 1;
+                carried += batch.len();
+                stored += if batch.iter().any(|name| is_bad(*name)) { 0 } else { batch.len() };
+                blamed.extend(bad);
+            }
+            assert_eq!((stored, blamed), (499, vec![turn * 500 + 499]));
+            if turn == 0 {
+                // Each level of the search: the half that is refused, and the half that is stored.
+                assert!(jobs <= 2 * 9 + 1, "{jobs} jobs to find one bad entry");
+                assert!(carried <= 500 * 3, "{carried} entries in them");
+            } else {
+                assert_eq!((jobs, carried), (2, 500), "one batch of all that is good, one of what is bad");
+            }
+        }
+    }
+
+    #[test]
+    fn a_crowd_of_suspects_holds_up_every_second_job_at_most_and_with_a_small_one() {
+        let mut queue = GroupQueue::new();
+        let is_bad = |name: u32| name >= 1_000_000;
+        (0..200).for_each(|name| {
+            queue.push(of_node(1_000_000 + name, &format!("bad{name}")));
+        });
+        while !queue.is_idle() {
+            step(&mut queue, is_bad);
+        }
+        (0..200).for_each(|name| {
+            queue.push(of_node(2_000_000 + name, &format!("bad{name}")));
+        });
+        for round in 0..50 {
+            queue.push(parcel(2 * round));
+            queue.push(parcel(2 * round + 1));
+            let mut batches: Vec<Vec<u32>> = (0..2).map(|_| step(&mut queue, is_bad).0).collect();
+            batches.sort_by_key(|batch| batch[0]);
+            assert_eq!(batches[0], [2 * round, 2 * round + 1], "those that are good go in every second job");
+            assert!(batches[1].len() <= MAX_SUSPECT_BATCH_ENTRIES, "{batches:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_node_sent_keeps_its_order_when_it_becomes_a_suspect_and_when_it_is_none_any_more() {
+        let mut queue = GroupQueue::new();
+        let same_group = |name| Parcel { group: 7, ..of_node(name, "a") };
+        // Two of its entries in one batch, of which the first is bad, and two that wait behind it.
+        queue.push(of_node(0, "a"));
+        queue.push(same_group(1));
+        queue.push(same_group(2));
+        queue.push(parcel(3));
+        let mut order = Vec::new();
+        while !queue.is_idle() {
+            let (batch, bad) = step(&mut queue, |name| name == 0);
+            if !batch.contains(&0) {
+                order.extend(batch.into_iter().filter(|name| *name != 3));
+            }
+            if bad.is_some() {
+                queue.push(same_group(4));
+            }
+        }
+        assert_eq!(order, [1, 2, 4]);
+        // Good ones in a row end it; what waits then goes with the others.
+        let more = 10..10 + 2 * GOOD_ENTRIES_OF_A_SUSPECT;
+        more.clone().for_each(|name| {
+            queue.push(same_group(name));
+        });
+        order.clear();
+        let mut together = 0;
+        while !queue.is_idle() {
+            queue.push(parcel(3));
+            let (batch, _) = step(&mut queue, |_| false);
+            together += usize::from(batch.len() > 1);
+            order.extend(batch.into_iter().filter(|name| *name != 3));
+            if order.len() as u32 == 2 * GOOD_ENTRIES_OF_A_SUSPECT {
+                break;
+            }
+        }
+        assert_eq!(order, more.collect::<Vec<_>>());
+        assert!(together > 0, "it shares batches again");
     }
 }

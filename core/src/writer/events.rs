@@ -17,7 +17,7 @@ use super::Writer;
 use super::batch::{Entry, GroupQueue, Setback};
 use crate::frame::{Event, EventBatch, RefusedEvent, RejectCode};
 use crate::hooks::HookedKinds;
-use crate::ids::{EventSeq, SessionKey};
+use crate::ids::{EventSeq, NodeId, SessionKey};
 use crate::limits::{Limits, MAX_SAVEPOINTS};
 use crate::mail::Weigh;
 use crate::seam::{EventsRequest, SessionNews};
@@ -55,6 +55,10 @@ impl Entry for EventsEntry {
 
     fn savepoints(&self) -> usize {
         self.savepoints
+    }
+
+    fn node(&self) -> &NodeId {
+        &self.request.node
     }
 }
 

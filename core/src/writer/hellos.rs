@@ -33,6 +33,10 @@ impl Entry for HelloRequest {
     fn bytes(&self) -> usize {
         self.weight_bytes()
     }
+
+    fn node(&self) -> &NodeId {
+        &self.identity.node
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

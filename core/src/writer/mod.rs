@@ -33,6 +33,7 @@ mod spec_places;
 mod specs;
 mod statuses;
 mod stop;
+mod suspects;
 mod sweeps;
 #[cfg(test)]
 mod testing;

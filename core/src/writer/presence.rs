@@ -45,6 +45,10 @@ impl Entry for PresenceEntry {
     fn bytes(&self) -> usize {
         0
     }
+
+    fn node(&self) -> &NodeId {
+        Self::node(self)
+    }
 }
 
 #[derive(Debug)]

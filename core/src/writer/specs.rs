@@ -38,6 +38,10 @@ impl Entry for SpecAnswer {
     fn bytes(&self) -> usize {
         self.weight_bytes()
     }
+
+    fn node(&self) -> &NodeId {
+        &self.node
+    }
 }
 
 /// How far a sweep has come.

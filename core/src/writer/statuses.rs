@@ -39,6 +39,10 @@ impl Entry for StatusEntry {
     fn savepoints(&self) -> usize {
         self.savepoints
     }
+
+    fn node(&self) -> &NodeId {
+        &self.request.node
+    }
 }
 
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 //! `sequences`, SQL is in `db-writer/tests/`.
 
 mod events;
+mod hellos;
 mod specs;
 mod statuses;
 

@@ -4,7 +4,7 @@
 //!    an update does depends on the row that the one before it left.
 
 use super::batch::Entry;
-use crate::ids::CommandId;
+use crate::ids::{CommandId, NodeId};
 use crate::mail::Weigh;
 use crate::seam::UpdateRequest;
 
@@ -17,5 +17,9 @@ impl Entry for UpdateRequest {
 
     fn bytes(&self) -> usize {
         self.weight_bytes()
+    }
+
+    fn node(&self) -> &NodeId {
+        &self.node
     }
 }

@@ -33,7 +33,7 @@ use crate::status::WriterStatus;
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// The settings that a connection's own statements are planned with; see `connection::settings`.
-const PLANNER_SETTINGS: [&str; 11] = [
+const PLANNER_SETTINGS: [&str; 12] = [
     "jit",
     "plan_cache_mode",
     "max_parallel_workers_per_gather",
@@ -45,6 +45,7 @@ const PLANNER_SETTINGS: [&str; 11] = [
     "seq_page_cost",
     "cpu_tuple_cost",
     "cpu_index_tuple_cost",
+    "cpu_operator_cost",
 ];
 
 /// How many hooks ran, and how many of those failed.
@@ -264,7 +265,11 @@ impl HookRunner {
             }
         };
         let take_back = "ROLLBACK TO SAVEPOINT gateway_hook; RELEASE SAVEPOINT gateway_hook";
-        sqlx::raw_sql(take_back).execute(link.within()).await?;
+        // The first answer may be the error of a query that the hook gave up on, and which was read to its end.
+        match sqlx::raw_sql(take_back).execute(link.within()).await {
+            Err(sqlx::Error::Database(_)) => sqlx::raw_sql(take_back).execute(link.within()).await?,
+            taken_back => taken_back?,
+        };
         Ok(Some(failure))
     }
 }

@@ -10,6 +10,9 @@
 use gateway_core::command::CommandState;
 use proptest::prelude::*;
 
+use super::journals::{self, Stretch};
+use super::sweeps::{Sweep, sweeps};
+
 /// Nodes that are registered; the number after the last is one that is not.
 pub const NODES: u8 = 3;
 pub const LANES: u8 = 2;
@@ -85,6 +88,10 @@ pub enum Op {
         node: u8,
         lane: u8,
     },
+    /// Runs of journals, in one batch.
+    Events(Vec<Stretch>),
+    /// One after the other, as a leader does.
+    Sweeps(Vec<Sweep>),
 }
 
 /// The lease as this owner had it last: held, lost, or never had.
@@ -208,7 +215,7 @@ fn operation() -> impl Strategy<Value = Op> {
         8 => enqueue(),
         2 => (any_command(), rarely(), 0..2u8)
             .prop_map(|(command, other_node, reason)| Op::Cancel { command, other_node, reason }),
-        3 => (0..GATEWAYS, 0..OWNERS, prop::option::weighted(0.2, 0..=OWNERS))
+        4 => (0..GATEWAYS, 0..OWNERS, prop::option::weighted(0.2, 0..=OWNERS))
             .prop_map(|(gateway, owner, dead)| Op::Acquire { gateway, owner, dead }),
         1 => proof().prop_map(Op::Renew),
         1 => proof().prop_map(Op::Release),
@@ -229,11 +236,13 @@ fn operation() -> impl Strategy<Value = Op> {
         2 => (0..NODES, 0..LANES).prop_map(|(node, lane)| Op::LoseMarks { node, lane }),
         4 => prop::collection::vec(report_run(), 1..4).prop_map(Op::Reports),
         4 => prop::collection::vec(status_word(), 1..4).prop_map(Op::Statuses),
+        6 => journals::batch().prop_map(Op::Events),
+        8 => sweeps().prop_map(Op::Sweeps),
     ]
 }
 
 fn tick() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 0..900u32, 2 => 900..5_000u32, 1 => 5_000..30_000u32]
+    prop_oneof![4 => 0..900u32, 2 => 900..5_000u32, 2 => 5_000..30_000u32]
 }
 
 /// One in ten.
@@ -256,7 +265,7 @@ fn enqueue() -> impl Strategy<Value = Op> {
     let node = prop_oneof![30 => 0..NODES, 1 => Just(NODES)];
     let attempts = prop_oneof![6 => 1..4u8, 1 => 0..20u8];
     let not_before = prop::option::weighted(0.25, -500..3_000i32);
-    let not_after = prop::option::weighted(0.25, -200..6_000i32);
+    let not_after = prop::option::weighted(0.35, prop_oneof![-200..900i32, 900..6_000i32]);
     let key = prop::option::weighted(0.2, 0..3u8);
     (node, 0..LANES, key, not_before, not_after, attempts, prop::bool::weighted(0.03)).prop_map(
         |(node, lane, key, not_before, not_after, attempts, same_id)| Op::Enqueue {

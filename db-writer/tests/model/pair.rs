@@ -21,9 +21,11 @@ use gateway_core::time::UnixMillis;
 use gateway_sim::store::{CommandRow, HookRules, NewCommand, Store};
 use uuid::Uuid;
 
+use super::journals::{Stretch, event_line};
 use super::operations::*;
 use super::postgres::{HOOKS, Postgres};
-use crate::support::{TTL, acquire, hello, lane, update};
+use super::support::{TTL, acquire, hello, lane, update};
+use super::sweeps::{Sweep, Sweeper, owner_name};
 
 /// Both stores, and what a writer would remember.
 pub struct Pair<'a> {
@@ -36,6 +38,7 @@ pub struct Pair<'a> {
     enqueued: Vec<(NodeId, CommandId)>,
     epochs: BTreeMap<(u8, u8), LeaseEpoch>,
     claimed: BTreeMap<CommandId, Attempt>,
+    sweeper: Sweeper,
 }
 
 /// Where the two differ.
@@ -51,6 +54,7 @@ impl<'a> Pair<'a> {
         let prefix = format!("s{number}-");
         let now = UnixMillis(1_700_000_000_000);
         let mut model = Store::default().with_hooks(hook_rules());
+        postgres.empty().await;
         postgres.set_clock(now).await;
         for index in 0..NODES {
             let node = NodeId::new(&format!("{prefix}n{index}")).unwrap();
@@ -66,6 +70,7 @@ impl<'a> Pair<'a> {
             enqueued: Vec::new(),
             epochs: BTreeMap::new(),
             claimed: BTreeMap::new(),
+            sweeper: Sweeper::default(),
         }
     }
 
@@ -104,15 +109,42 @@ impl<'a> Pair<'a> {
                 self.postgres.lose_marks(&node, &lost).await;
                 Ok(())
             }
-            job => {
-                let Some(job) = self.job(job) else { return Ok(()) };
-                let stored = self.postgres.commit(&job).await;
-                let mut expected = self.model.commit(&job, self.now);
-                self.remember(&job, &expected);
-                allow_hint(&stored, &mut expected);
-                same(&plain(stored), &plain(expected))
+            Op::Sweeps(sweeps) => {
+                for sweep in sweeps {
+                    if let Some(job) = self.sweep(sweep) {
+                        self.commit(&job).await?;
+                    }
+                }
+                Ok(())
             }
+            job => match self.job(job) {
+                Some(job) => self.commit(&job).await,
+                None => Ok(()),
+            },
         }
+    }
+
+    async fn commit(&mut self, job: &Job) -> Result<(), String> {
+        let stored = self.postgres.commit(job).await;
+        let mut expected = self.model.commit(job, self.now);
+        self.remember(job, &expected);
+        allow_hint(&stored, &mut expected);
+        same(&plain(stored), &plain(expected))
+    }
+
+    fn sweep(&self, sweep: &Sweep) -> Option<Job> {
+        let lease = |gateway| {
+            let name = self.gateway(gateway);
+            let epoch = self.model.lease_epoch(&name).unwrap_or_default();
+            (name, epoch)
+        };
+        let end = |place| {
+            let rows = self.model.commands().values();
+            let pending = rows.filter(|row| row.state == CommandState::Pending);
+            let ends = pending.filter_map(|row| row.not_after);
+            ends.filter(|end| *end <= self.now).nth(usize::from(place))
+        };
+        self.sweeper.job(sweep, self.now, lease, end)
     }
 
     async fn enqueue(&mut self, operation: &Op) -> Result<(), String> {
@@ -120,6 +152,11 @@ impl<'a> Pair<'a> {
             return Ok(());
         };
         let after = |millis: i32| UnixMillis(self.now.0 + i64::from(millis));
+        // No two end at the same instant: which of them a full pass of the sweeps takes is nobody's promise.
+        let mut end = not_after.map(after);
+        while end.is_some() && self.model.commands().values().any(|row| row.not_after == end) {
+            end = end.map(|UnixMillis(end)| UnixMillis(end + 1));
+        }
         let fresh = (u128::from(self.number) << 64) | (self.enqueued.len() as u128 + 1);
         let known = self.enqueued.last().filter(|_| *same_id).cloned();
         let (node, id) = known.unwrap_or_else(|| (self.node(*node), CommandId(Uuid::from_u128(fresh))));
@@ -131,7 +168,7 @@ impl<'a> Pair<'a> {
             payload: Bytes::from_static(b"payload"),
             idempotency_key: key.map(|key| format!("key{key}")),
             not_before: not_before.map(after),
-            not_after: not_after.map(after),
+            not_after: end,
             max_attempts: u32::from(*attempts),
         };
         let stored = self.postgres.enqueue(&new).await;
@@ -220,11 +257,20 @@ impl<'a> Pair<'a> {
                 Job::Statuses { entries }
             }
             Op::Cancels { gateway } => Job::Cancels { gateway: self.gateway(*gateway) },
+            Op::Events(stretches) => {
+                let run = |stretch: &Stretch| {
+                    let node = self.node(stretch.node);
+                    let acked = self.model.journal_acked(&node, &stretch.journal());
+                    stretch.request(node, acked)
+                };
+                Job::Events { entries: stretches.iter().map(run).collect() }
+            }
             Op::Tick(_)
             | Op::Enqueue { .. }
             | Op::Cancel { .. }
             | Op::SetSpec { .. }
-            | Op::LoseMarks { .. } => return None,
+            | Op::LoseMarks { .. }
+            | Op::Sweeps(_) => return None,
         })
     }
 
@@ -233,6 +279,7 @@ impl<'a> Pair<'a> {
         if let Outcome::Dispatch(Ok(Routed::Committed(claims))) = outcome {
             self.claimed.extend(claims.iter().map(|claim| (claim.command.id, claim.command.attempt)));
         }
+        self.sweeper.remember(job, outcome);
         let Job::Lease(LeaseJob::Acquire { gateway, owner, .. }) = job else { return };
         let Outcome::Lease(Ok(LeaseOutcome::Held { epoch })) = outcome else { return };
         for which in 0..GATEWAYS {
@@ -428,6 +475,21 @@ impl<'a> Pair<'a> {
             };
             came.iter().map(line).collect::<Vec<_>>()
         };
+        let gateways = self.model.leases().keys().map(|gateway| {
+            let (below, at) = self.model.looked_through(gateway);
+            let at = at.map(|at| format!(" through {at}")).unwrap_or_default();
+            (format!("reaped {gateway}"), format!("below {below}{at}"))
+        });
+        let lead = self.model.leader().map(|(owner, epoch, expires)| {
+            ("leader:sweeps".to_owned(), format!("{owner} {epoch} {expires}"))
+        });
+        let journals = self.model.journals();
+        let events = journals.clone().flat_map(|((node, journal), rows)| {
+            let name = move |seq| format!("event {node} {journal} {seq}");
+            (1..).zip(rows).map(move |(seq, row): (u64, _)| (name(seq), event_line(row)))
+        });
+        let cursors = journals
+            .map(|((node, journal), rows)| (format!("journal {node} {journal}"), rows.len().to_string()));
         commands
             .map(|(id, row)| (format!("{} {id}", row.node), command_line(row)))
             .chain(specs)
@@ -436,6 +498,10 @@ impl<'a> Pair<'a> {
             .chain(statuses)
             .chain(came("worked", hooks.worked()))
             .chain(came("failed", hooks.failed()))
+            .chain(gateways)
+            .chain(lead)
+            .chain(events)
+            .chain(cursors)
             .collect()
     }
 }
@@ -486,10 +552,6 @@ fn spec_body(index: u8) -> String {
 
 fn spec_room(bodies: u8) -> usize {
     usize::from(bodies) * 400
-}
-
-fn owner_name(index: u8) -> String {
-    format!("owner{index}")
 }
 
 /// Without the sentences, which are for people, and in the order of the contract.

@@ -2,7 +2,8 @@
 //! store's runners, and its rows as the model has them.
 //!
 //! 1. `compute_now()` reads a table, so a statement sees the time that the test has set and no other.
-//! 2. Nothing is emptied between sequences: each has nodes and gateways of its own names.
+//! 2. Each sequence begins with empty tables, since sweeps look at all that there is; its nodes and
+//!    gateways have names of its own besides, so that nothing which was left could pass for its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +16,11 @@ use gateway_db_writer::QueueRunner;
 use gateway_db_writer::hooks::{EmbeddedHooks, Hooks};
 use gateway_sim::store::{EnqueueRefusal, NewCommand};
 use gateway_testbed::cluster::{Cluster, ClusterOptions};
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
-use crate::support::{client, gateway, run};
+use super::support::{client, gateway, migrate, run};
 
 /// PostgreSQL with the writer's own store.
 pub struct Postgres {
@@ -58,7 +59,36 @@ const SESSIONS: &str = "
     FROM node_sessions WHERE starts_with(node_id, $1)";
 const LEASES: &str = "
     SELECT concat_ws(' ', owner, epoch, unix_millis(expires_at)), name
-    FROM leases WHERE starts_with(name, 'gateway:' || $1)";
+    FROM leases WHERE starts_with(name, 'gateway:' || $1) OR name = 'leader:sweeps'";
+const GATEWAYS: &str = "
+    SELECT concat_ws(' ', 'below', sessions_reaped_below, 'through ' || unix_millis(sessions_reaped_at)),
+           'reaped ' || id
+    FROM gateways WHERE starts_with(id, $1)";
+const JOURNALS: &str = "
+    SELECT acked_seq::text, 'journal ' || node_id || ' ' || journal_id
+    FROM node_journals WHERE starts_with(node_id, $1)";
+const EVENTS: &str = "
+    SELECT concat_ws(' ', '''' || kind || '''', '''' || encode(body, 'escape') || '''', 'boot ' || boot_id,
+                     'signed ' || encode(signed_body, 'escape'), signed_kid, encode(signature, 'escape'),
+                     'rejected ' || rejected),
+           'event ' || node_id || ' ' || journal_id || ' ' || seq
+    FROM events WHERE starts_with(node_id, $1)";
+
+/// Every table of the schema. Rows are deleted and tables not truncated, which would cost each sequence
+/// the plans of all connections.
+const EMPTY: &str = "
+    DO $$
+    DECLARE
+        name regclass;
+    BEGIN
+        FOR name IN
+            SELECT c.oid FROM pg_class c
+            WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+              AND c.relname NOT IN ('_sqlx_migrations', 'story_clock')
+        LOOP
+            EXECUTE format('DELETE FROM %s', name);
+        END LOOP;
+    END $$";
 
 const STATUSES: &str = "
     SELECT concat_ws(' ', kind, encode(body, 'escape'), boot_id), 'status ' || node_id || ' ' || id
@@ -102,8 +132,7 @@ impl Postgres {
         let settings = vec![("fsync".to_owned(), "off".to_owned())];
         let cluster = Cluster::start(ClusterOptions { settings, ..ClusterOptions::default() }).unwrap();
         let url = cluster.create_database("model").await.unwrap();
-        gateway_db_writer::migrate(&url).await.unwrap();
-        let options: PgConnectOptions = url.parse().unwrap();
+        let options = migrate(&url).await;
         let mut sql = client(&options, "model").await;
         run(&mut sql, CLOCK).await;
         run(&mut sql, HOOK_FUNCTIONS).await;
@@ -119,6 +148,10 @@ impl Postgres {
         };
         let runners = Queue::ALL.into_iter().map(|queue| (queue, runner(queue))).collect();
         Self { sql, runners, _cluster: cluster }
+    }
+
+    pub async fn empty(&mut self) {
+        run(&mut self.sql, EMPTY).await;
     }
 
     pub async fn set_clock(&mut self, now: UnixMillis) {
@@ -188,7 +221,8 @@ impl Postgres {
     /// The rows of this prefix, each as a line, by what they are of.
     pub async fn rows(&mut self, prefix: &str) -> BTreeMap<String, String> {
         let mut rows = BTreeMap::new();
-        for query in [COMMANDS, SPECS, SESSIONS, LEASES, STATUSES, WORKED, FAILED] {
+        for query in [COMMANDS, SPECS, SESSIONS, LEASES, GATEWAYS, JOURNALS, EVENTS, STATUSES, WORKED, FAILED]
+        {
             let found = sqlx::query(query).bind(prefix).fetch_all(&mut self.sql).await.unwrap();
             rows.extend(found.into_iter().map(|row| (row.get(1), row.get(0))));
         }

@@ -4,9 +4,11 @@
 
 use gateway_core::command::CommandState::*;
 
+use super::journals::Stretch;
 use super::operations::Epoch::*;
 use super::operations::Op::{self, *};
 use super::operations::*;
+use super::sweeps::{Dead, Sweep};
 
 const OWNER: Proof = Proof { gateway: 0, owner: 0 };
 
@@ -16,6 +18,11 @@ fn enqueue(attempts: u8) -> Op {
 
 fn word(attempt: Try, state: gateway_core::command::CommandState, progress: Option<u8>) -> Word {
     Word { command: 0, other_node: false, attempt, state, progress, error: None, retryable: true }
+}
+
+/// A run of the first journal that begins so far from its cursor, of a boot.
+fn stretch(start: i8, length: u8, boot: u8) -> Stretch {
+    Stretch { node: 0, journal: 0, start, length, boot, refused: None, signed: None }
 }
 
 /// Each with the story of its fault.
@@ -65,6 +72,41 @@ pub fn all() -> Vec<(&'static str, Vec<Op>)> {
             std::iter::once(enqueue(12))
                 .chain((0..10).flat_map(|_| [Updates(vec![word(Try::Current, Refused, None)]), Tick(1_000)]))
                 .collect(),
+        ),
+        (
+            "of an event that two runs of a batch hold, the first run's is stored: the model kept the one that joined on",
+            vec![Events(vec![stretch(2, 1, 1), stretch(1, 2, 0)])],
+        ),
+        (
+            "an empty prefix proves no leader dead: the model took the lead of the sweeps from a living one",
+            vec![Sweeps(vec![
+                Sweep::Lead { owner: 0, dead: None },
+                Sweep::Lead { owner: 1, dead: Some(OWNERS) },
+            ])],
+        ),
+        (
+            "nothing is noted of a gateway that never was: the model noted how far it was looked through",
+            vec![
+                Sweeps(vec![
+                    Sweep::Lead { owner: 0, dead: None },
+                    Sweep::Reap {
+                        owner: 0,
+                        dead: Dead::MadeUp { gateway: 0, older: false, expired: false },
+                        goes_on: false,
+                        skipped: false,
+                        at_most: 100,
+                    },
+                ]),
+                Acquire { gateway: 0, owner: 0, dead: None },
+            ],
+        ),
+        (
+            "whoever gives a lead back that has run out ends it now: in the model it had ended before",
+            vec![
+                Sweeps(vec![Sweep::Lead { owner: 0, dead: None }]),
+                Tick(10_001),
+                Sweeps(vec![Sweep::Resign { owner: 0 }]),
+            ],
         ),
     ]
 }

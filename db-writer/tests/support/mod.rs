@@ -4,6 +4,8 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+pub mod shard;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -32,6 +34,21 @@ fn cluster() -> &'static Cluster {
     })
 }
 
+/// Whether tables are partitioned by node: in the crate of `partitioned.rs`, which tells the same stories.
+pub fn is_partitioned() -> bool {
+    env!("CARGO_CRATE_NAME") == "partitioned"
+}
+
+/// Migrates a database, and partitions its tables where that is the story.
+pub async fn migrate(url: &str) -> PgConnectOptions {
+    gateway_db_writer::migrate(url).await.unwrap();
+    let options: PgConnectOptions = url.parse().unwrap();
+    if is_partitioned() {
+        run(&mut client(&options, "partition").await, include_str!("partition.sql")).await;
+    }
+    options
+}
+
 /// A migrated database of the test's own.
 pub struct Db {
     pub url: String,
@@ -43,8 +60,7 @@ pub async fn database() -> Db {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("story_{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let url = cluster().create_database(&name).await.unwrap();
-    gateway_db_writer::migrate(&url).await.unwrap();
-    let options: PgConnectOptions = url.parse().unwrap();
+    let options = migrate(&url).await;
     let sql = client(&options, "story").await;
     Db { url, options, sql }
 }

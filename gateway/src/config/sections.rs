@@ -46,6 +46,7 @@ pub struct Config {
     pub sweeps: SweepsSection,
     #[serde(default)]
     pub specs: SpecsSection,
+    #[serde(default)]
     pub hooks: HooksSection,
     #[serde(default)]
     pub control: ControlSection,

@@ -182,7 +182,7 @@ pub struct NodesArgs {
     #[arg(long)]
     pub tenant: Option<String>,
     /// Only those whose id fits a pattern of SQL's LIKE; a text without % may stand anywhere in the id.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", value_parser = like_pattern)]
     pub like: Option<String>,
     /// At most so many.
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -340,6 +340,15 @@ fn command_id(text: &str) -> Result<Uuid, String> {
     })
 }
 
+/// A pattern of LIKE that PostgreSQL takes: its `\\` is followed by the sign that it stands before.
+fn like_pattern(text: &str) -> Result<String, String> {
+    let backslashes = text.len() - text.trim_end_matches('\\').len();
+    if backslashes % 2 == 1 {
+        return Err(r"it ends with \, which takes the next sign as it is, and there is none; a \ itself is written \\".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -353,6 +362,16 @@ mod tests {
         for text in ["tomorrow", "2026-12-24", "2026-12-24T18:00:00", "18:00Z", "", "2026-12-24T'; --Z", "5"]
         {
             assert!(when(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_does_not_end_in_the_middle_of_a_sign() {
+        for pattern in ["%/site/lab/%", "n1", r"a\_b", r"%\\", ""] {
+            assert_eq!(like_pattern(pattern).as_deref(), Ok(pattern));
+        }
+        for pattern in [r"%\", r"\", r"n\\\"] {
+            assert!(like_pattern(pattern).is_err_and(|sentence| sentence.contains(r"\\")), "{pattern}");
         }
     }
 

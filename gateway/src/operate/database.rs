@@ -54,7 +54,7 @@ impl Database {
             Ok(connected) => connected?,
             Err(_) => {
                 let why = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
-                return Err(GatewayError::Database(away(url, &why)));
+                return Err(away(url, &why));
             }
         };
         Ok(Self { url: url.clone(), timeout, sql })
@@ -89,8 +89,12 @@ impl Database {
         query: RowQuery<'_>,
     ) -> Result<Vec<Value>, GatewayError> {
         let texts = self.texts(doing, query).await?;
-        let rows: Result<_, _> = texts.iter().map(|text| serde_json::from_str(text)).collect();
-        rows.map_err(|error| {
+        texts.iter().map(|text| self.row(doing, text)).collect()
+    }
+
+    /// A row of such a statement.
+    pub(super) fn row(&self, doing: &str, text: &str) -> Result<Value, GatewayError> {
+        serde_json::from_str(text).map_err(|error| {
             GatewayError::Database(format!("{doing} failed at {}: a row is no JSON: {error}", self.url))
         })
     }
@@ -101,7 +105,12 @@ impl Database {
         doing: &str,
         query: RowQuery<'_>,
     ) -> Result<Vec<String>, GatewayError> {
-        query.fetch_all(&mut self.sql).await.map_err(|error| refused(doing, &self.url, self.timeout, &error))
+        self.asked(query).await.map_err(|error| self.refused(doing, &error))
+    }
+
+    /// The same for who tells errors apart; `refused` makes a sentence of one.
+    pub(super) async fn asked(&mut self, query: RowQuery<'_>) -> Result<Vec<String>, sqlx::Error> {
+        query.fetch_all(&mut self.sql).await
     }
 
     /// Any statement of ours, and what it gave; for what `rows` does not fit.

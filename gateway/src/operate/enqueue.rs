@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::arguments::{EnqueueArgs, When};
 use super::database::{Database, WRITE_TIMEOUT};
+use super::failure::is_unknown_node;
 use super::listings::commands_query;
 use super::place::{Urls, usage};
 use super::terminal::{bytes_as_text, harmless, json_line, remark, write};
@@ -120,15 +121,20 @@ async fn enqueue(
         .bind(not_after)
         .bind(not_after_in)
         .bind(arguments.wait.is_some());
-    let rows = match database.rows("enqueueing the command", query).await {
+    let doing = "enqueueing the command";
+    let rows = match database.asked(query).await {
         Ok(rows) => rows,
-        Err(GatewayError::Database(sentence)) if sentence.contains("is not registered") => {
-            return Err(GatewayError::Database(sentence + &similar(arguments, database).await));
+        Err(error) => {
+            let refused = database.refused(doing, &error);
+            if !is_unknown_node(&error) {
+                return Err(refused);
+            }
+            let meant = similar(arguments, database).await;
+            return Err(GatewayError::Database(format!("{refused}{meant}")));
         }
-        Err(error) => return Err(error),
     };
     database.end().await?;
-    Ok(rows.into_iter().next().unwrap_or_default())
+    rows.first().map_or(Ok(Value::Null), |row| database.row(doing, row))
 }
 
 /// Nodes that may have been meant, as a further sentence.

@@ -5,6 +5,7 @@
 //!
 //! 1. The first events and the first cursors are of one snapshot.
 //! 2. A look takes a bounded number of events; what is left is taken at once, before it rests.
+//! 3. A database that goes away does not end a follower: it says so once, and goes on where it was.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use sqlx::Row as _;
 use super::arguments::EventsArgs;
 use super::database::Database;
 use super::table::{Column, column, loose_line, table};
-use super::terminal::{Reader, bytes_as_text, json_line, write};
+use super::terminal::{Reader, bytes_as_text, json_line, remark, write};
 use crate::error::GatewayError;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -49,13 +50,39 @@ pub(super) async fn run(arguments: &EventsArgs) -> Result<ExitCode, GatewayError
     database.end().await?;
     newest.reverse();
     let mut reader = show_first(arguments, &mut newest)?;
+    // `None` while the database is away.
+    let mut database = Some(database);
     while arguments.follow && reader == Reader::There {
-        let is_behind = look(arguments, &mut database, &mut shown, &mut reader).await?;
+        let is_behind = match look_again(arguments, &mut database, &mut shown, &mut reader).await {
+            Ok(is_behind) => is_behind,
+            Err(GatewayError::DatabaseAway(sentence)) => {
+                if database.take().is_some() {
+                    remark(&format!("{sentence}. Events are followed again when it is back"));
+                }
+                false
+            }
+            Err(error) => return Err(error),
+        };
         if !is_behind && reader == Reader::There {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A look, on a new connection where the last one was lost.
+async fn look_again(
+    arguments: &EventsArgs,
+    database: &mut Option<Database>,
+    shown: &mut Cursors,
+    reader: &mut Reader,
+) -> Result<bool, GatewayError> {
+    let reading = &arguments.reading;
+    if let Some(database) = database {
+        return look(arguments, database, shown, reader).await;
+    }
+    let opened = Database::open_for_reading(&reading.place, reading.timeout).await?;
+    look(arguments, database.insert(opened), shown, reader).await
 }
 
 fn show_first(arguments: &EventsArgs, rows: &mut [Value]) -> Result<Reader, GatewayError> {

@@ -21,13 +21,26 @@ pub(super) fn refused(
 ) -> GatewayError {
     let sentence = match error {
         sqlx::Error::Database(error) => match error.try_downcast_ref::<PgDatabaseError>() {
+            Some(error) if IS_AWAY.contains(&error.code()) => {
+                return GatewayError::DatabaseAway(harmless(&told(doing, url, timeout, error)));
+            }
             Some(error) => told(doing, url, timeout, error),
             None => format!("{doing} failed at {url}: {error}"),
         },
-        sqlx::Error::Io(error) => away(url, &error.to_string()),
+        sqlx::Error::Io(error) => return away(url, &error.to_string()),
         error => format!("{doing} failed at {url}: {error}"),
     };
     GatewayError::Database(harmless(&sentence))
+}
+
+/// What a server says when it ends connections or takes none: it shuts down, has crashed, starts, is full.
+const IS_AWAY: [&str; 5] = ["57P01", "57P02", "57P03", "53300", "08006"];
+
+/// Whether a statement was refused since the node it names is not registered.
+pub(super) fn is_unknown_node(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    // foreign_key_violation, which `raise_unknown_node` of the schema gives.
+    error.code().as_deref() == Some("23503")
 }
 
 /// The schema is not one that this binary works with, or there is no way to see it.
@@ -40,11 +53,11 @@ pub(super) fn no_schema(url: &DatabaseUrl, timeout: Duration, error: &SchemaErro
 }
 
 /// Nobody answers there.
-pub(super) fn away(url: &DatabaseUrl, why: &str) -> String {
-    format!(
+pub(super) fn away(url: &DatabaseUrl, why: &str) -> GatewayError {
+    GatewayError::DatabaseAway(harmless(&format!(
         "there is no connection to the database {url}: {why}; is PostgreSQL up there, and is the URL the right one? \
          (--database-url, or the [database] section of the file that --config names)"
-    )
+    )))
 }
 
 fn told(doing: &str, url: &DatabaseUrl, timeout: Duration, error: &PgDatabaseError) -> String {
@@ -61,7 +74,7 @@ fn told(doing: &str, url: &DatabaseUrl, timeout: Duration, error: &PgDatabaseErr
         "3D000" => "create it in UTF8 and run `gateway migrate`",
         "42P01" | "42883" | "42703" => "its schema is not the gateway's: run `gateway migrate`",
         "42501" => "use the role that owns the schema, or let the owner GRANT this one what it needs",
-        "53300" | "57P03" | "57P01" => "try again when the server takes connections",
+        "53300" | "57P03" | "57P01" | "57P02" => "try again when the server takes connections",
         "22007" | "22008" => "write the time as 2026-12-24T18:00:00Z",
         _ => error.hint().unwrap_or_default(),
     };

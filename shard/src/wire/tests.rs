@@ -146,6 +146,7 @@ fn what_is_said_of_specs_arrives_as_it_was_sent() {
     assert_eq!(sentence(Frame::Hello(nameless)), "Hello: a spec name is empty");
 }
 
+#[test]
 fn a_status_arrives_as_it_was_sent() {
     let sent =
         v1::Status { r#ref: 5, id: "i".into(), kind: "gpu.xid".into(), body: Bytes::from_static(b"body") };

@@ -3,7 +3,9 @@
 //! 1. A journal holds each seq once, from 1 on, without a gap: by construction, as a list.
 //! 2. A report is told to each hook of its kind once, when it is stored.
 //! 3. Runs of one batch join on to each other, whatever their order; each is answered with the
-//!    journal's cursor after all of them.
+//!    journal's cursor after all of them. Of an event that several hold, the first one's is stored.
+
+use std::collections::BTreeMap;
 
 use gateway_core::frame::Event;
 use gateway_core::ids::{EventSeq, JournalId, NodeId};
@@ -26,29 +28,29 @@ impl Store {
         if entries.iter().flat_map(|entry| &entry.batch.events).any(is_bad) {
             return Outcome::Events(Err(StoreError::Rejected("the event's kind is poisoned".into())));
         }
-        // Any that joined on may be what another waited for.
-        while entries.iter().any(|entry| self.append_run(entry)) {}
+        let mut offered: BTreeMap<(NodeId, JournalId), BTreeMap<EventSeq, EventRow>> = BTreeMap::new();
+        for EventsRequest { node, batch, .. } in entries {
+            let events = offered.entry((node.clone(), batch.journal.clone())).or_default();
+            for event in &batch.events {
+                let row = || EventRow { boot_id: batch.boot_id.clone(), event: event.clone() };
+                events.entry(event.seq).or_insert_with(row);
+            }
+        }
+        for ((node, id), mut events) in offered {
+            let journal = self.events.entry((node.clone(), id.clone())).or_default();
+            loop {
+                let seq = EventSeq(journal.len() as u64 + 1);
+                let Some(row) = events.remove(&seq) else { break };
+                if row.event.refused.is_none() {
+                    self.hooks.run(&row.event.kind, &format!("{node} {id} {seq}"));
+                }
+                journal.push(row);
+            }
+        }
         let outcome = |entry: &EventsRequest| EventsOutcome {
             acked: self.journal_acked(&entry.node, &entry.batch.journal),
         };
         Outcome::Events(Ok(entries.iter().map(outcome).collect()))
-    }
-
-    /// Whether an event joined on.
-    fn append_run(&mut self, entry: &EventsRequest) -> bool {
-        let batch = &entry.batch;
-        let hooks = &mut self.hooks;
-        let journal = self.events.entry((entry.node.clone(), batch.journal.clone())).or_default();
-        let before = journal.len();
-        for event in &batch.events {
-            if event.seq.0 == journal.len() as u64 + 1 {
-                journal.push(EventRow { boot_id: batch.boot_id.clone(), event: event.clone() });
-                if event.refused.is_none() {
-                    hooks.run(&event.kind, &format!("{} {} {}", entry.node, batch.journal, event.seq));
-                }
-            }
-        }
-        journal.len() > before
     }
 
     /// The highest contiguous seq of a journal; 0 where none is stored.
@@ -64,7 +66,7 @@ impl Store {
     }
 
     /// Every journal with its events.
-    pub fn journals(&self) -> impl Iterator<Item = (&(NodeId, JournalId), &[EventRow])> {
+    pub fn journals(&self) -> impl Iterator<Item = (&(NodeId, JournalId), &[EventRow])> + Clone {
         self.events.iter().map(|(journal, rows)| (journal, rows.as_slice()))
     }
 

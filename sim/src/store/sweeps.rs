@@ -39,6 +39,12 @@ struct Leader {
     expires: UnixMillis,
 }
 
+impl Leader {
+    fn is_proven_by(&self, proof: &LeaderProof) -> bool {
+        self.owner == proof.owner && self.epoch == proof.epoch
+    }
+}
+
 impl Store {
     pub(super) fn sweep(&mut self, job: &SweepJob, now: UnixMillis) -> SweepOutcome {
         match job {
@@ -46,8 +52,7 @@ impl Store {
                 self.lead(owner, dead_owner_prefix.as_deref(), *ttl, now)
             }
             SweepJob::Resign { proof } => {
-                if self.leads(proof, now)
-                    && let Some(leader) = &mut self.sweeps.leader
+                if let Some(leader) = self.sweeps.leader.as_mut().filter(|leader| leader.is_proven_by(proof))
                 {
                     leader.expires = now;
                 }
@@ -77,7 +82,9 @@ impl Store {
             None => LeaseEpoch(1),
             Some(leader) if leader.owner == owner => leader.epoch,
             Some(leader) => {
-                let dead = dead_prefix.is_some_and(|prefix| leader.owner.starts_with(prefix));
+                // An empty text would prove every owner dead, and so proves none.
+                let dead =
+                    dead_prefix.is_some_and(|prefix| !prefix.is_empty() && leader.owner.starts_with(prefix));
                 if leader.expires > now && !dead {
                     let left = u64::try_from(leader.expires.0 - now.0).unwrap_or(0);
                     return SweepOutcome::LedByOther { expires_in: Duration::from_millis(left) };
@@ -90,9 +97,7 @@ impl Store {
     }
 
     fn leads(&self, proof: &LeaderProof, now: UnixMillis) -> bool {
-        self.sweeps.leader.as_ref().is_some_and(|leader| {
-            leader.owner == proof.owner && leader.epoch == proof.epoch && leader.expires > now
-        })
+        self.sweeps.leader.as_ref().is_some_and(|leader| leader.is_proven_by(proof) && leader.expires > now)
     }
 
     fn expire_from(&mut self, from: UnixMillis, at_most: u32, now: UnixMillis) -> ExpiryPass {
@@ -153,7 +158,7 @@ impl Store {
         }
         self.sweeps.reaped += u64::from(pass.reaped);
         pass.next = page.last().filter(|_| page.len() >= *at_most as usize).cloned();
-        if pass.next.is_none() && !skipped {
+        if pass.next.is_none() && !skipped && self.leases.contains_key(gateway) {
             self.sweeps.reaped_below.insert(gateway.clone(), *epoch);
             if *is_expired {
                 self.sweeps.looked_through.insert(gateway.clone(), since.unwrap_or(now));
@@ -167,6 +172,19 @@ impl Store {
     /// The attempts that a sweep expired while they were pending: no node may ever read one.
     pub fn swept(&self) -> &BTreeMap<CommandId, Attempt> {
         &self.sweeps.expired
+    }
+
+    /// Who leads the sweeps or led them last, with the lease's epoch and end.
+    pub fn leader(&self) -> Option<(&str, LeaseEpoch, UnixMillis)> {
+        let leader = self.sweeps.leader.as_ref()?;
+        Some((&leader.owner, leader.epoch, leader.expires))
+    }
+
+    /// How far a gateway's sessions are looked through: no session of a lease epoch below the first is
+    /// left, and since the second none of a process that is dead.
+    pub fn looked_through(&self, gateway: &GatewayId) -> (LeaseEpoch, Option<UnixMillis>) {
+        let below = self.sweeps.reaped_below.get(gateway).copied().unwrap_or(LeaseEpoch(1));
+        (below, self.sweeps.looked_through.get(gateway).copied())
     }
 
     /// How many sessions of dead gateways were marked disconnected.
