@@ -1,7 +1,7 @@
 """What any client of the database does with commands: enqueue, cancel, await. Plain SQL, one driver.
 
 Owns: every statement of the conformance script. Never: a write to a table of the gateway; what has
-no published function or view is only read.
+no published function or view is only read, or locked for a while.
 
 1. Each call is a transaction of its own (autocommit), as a simple client would have it.
 2. A result is awaited with LISTEN, and the view is read again after each notification.
@@ -9,6 +9,7 @@ no published function or view is only read.
 
 import time
 import uuid
+from contextlib import contextmanager
 
 import psycopg
 
@@ -22,6 +23,7 @@ class Database:
     """A connection of a client that owns no gateway. Commands go by (node id, id)."""
 
     def __init__(self, url: str):
+        self._url = url
         self._connection = psycopg.connect(url, autocommit=True, client_encoding="utf8")
         self._connection.execute(f"LISTEN {DONE_CHANNEL}")
         self._node_of = {}
@@ -157,6 +159,24 @@ class Database:
             (node_id, key, value),
         ).fetchall()
         return [body for (body,) in rows]
+    def section(self, node_id: str, section: str):
+        """The stored body of a section of the node's inventory; None where there is none."""
+        row = self._connection.execute(
+            "SELECT body FROM inventory_sections WHERE node_id = %s AND section = %s", (node_id, section)
+        ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def forget_section(self, node_id: str, section: str) -> None:
+        """Removes a section of the node's inventory."""
+        self._connection.execute("SELECT forget_section(%s, %s)", (node_id, section))
+
+    @contextmanager
+    def holding(self, statement, arguments):
+        """Holds the locks that a statement takes, in a transaction of its own, for as long as the block runs."""
+        with psycopg.connect(self._url) as connection:
+            connection.execute(statement, arguments)
+            yield
+            connection.rollback()
 
     def cancel_leftovers(self) -> None:
         """Cancels what stories enqueued and did not finish, so that the next story starts clean."""

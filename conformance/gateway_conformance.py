@@ -2,8 +2,8 @@
 """Runs the stories of the node protocol against a real gateway, with stock client libraries.
 
 Owns: the command line. The stories are in `session_stories.py`, `command_stories.py`,
-`event_stories.py`, `report_stories.py`, `lane_stories.py` and `spec_stories.py`; run it through `conformance/run`, which
-brings the libraries.
+`event_stories.py`, `report_stories.py`, `inventory_stories.py`, `lane_stories.py` and `spec_stories.py`; run it through
+`conformance/run`, which brings the libraries.
 
 Exit status: 0 every story that ran passed, 1 a story failed, 2 the run could not start.
 """
@@ -20,6 +20,7 @@ import session_stories  # noqa: F401 (each of these declares its stories)
 import command_stories  # noqa: F401
 import event_stories  # noqa: F401
 import report_stories  # noqa: F401
+import inventory_stories  # noqa: F401
 import lane_stories  # noqa: F401
 import spec_stories  # noqa: F401
 from database import Database

@@ -18,6 +18,7 @@ import grpc
 from wire import SESSION, Wire
 
 PATIENCE_S = 15.0
+ANSWERS = ("ack", "event_ack", "rejected")
 _HALF_CLOSE = object()
 
 
@@ -201,13 +202,12 @@ class Session:
 
     def answer(self, ref: int, kind: str):
         """The answer to a durable frame, which must be of that kind."""
-        answers = ("ack", "event_ack", "rejected")
         deadline = time.monotonic() + PATIENCE_S
         with self._news:
             while True:
                 for index, frame in enumerate(self._unclaimed):
                     got = frame.WhichOneof("frame")
-                    if got in answers and getattr(frame, got).ref == ref:
+                    if got in ANSWERS and getattr(frame, got).ref == ref:
                         if kind not in (got, "any"):
                             raise StoryFailed(f"ref {ref} was answered by {_line(frame)}; expected {kind}")
                         del self._unclaimed[index]
@@ -222,6 +222,14 @@ class Session:
         with self._news:
             return any(
                 frame.WhichOneof("frame") == "command" and frame.command.command_id == command_id.bytes
+                for frame in self.received
+            )
+
+    def was_answered(self, ref: int) -> bool:
+        """Whether an answer to that durable frame has come."""
+        with self._news:
+            return any(
+                frame.WhichOneof("frame") in ANSWERS and getattr(frame, frame.WhichOneof("frame")).ref == ref
                 for frame in self.received
             )
 

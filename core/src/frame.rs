@@ -7,9 +7,10 @@ use bytes::Bytes;
 
 use crate::command::CommandState;
 use crate::ids::{
-    Attempt, CommandId, Credits, EventSeq, FrameRef, Generation, JournalId, LaneName, LaneSeq, SessionEpoch,
-    SpecName,
+    Attempt, CommandId, Credits, EventSeq, FrameRef, Generation, JournalId, LaneName, LaneSeq, SectionName,
+    SessionEpoch, SpecName,
 };
+use crate::inventory::SectionHash;
 use crate::time::UnixMillis;
 
 /// The protocol number spoken by this gateway.
@@ -24,6 +25,7 @@ pub enum NodeFrame {
     EventBatch(Box<EventBatch>),
     SpecApplied(Box<SpecApplied>),
     Status(Box<Status>),
+    InventorySection(Box<InventorySection>),
     Credit(CreditChange),
     Goodbye(Goodbye),
     /// A durable frame of a kind that this gateway does not store; answered `Rejected`.
@@ -46,6 +48,8 @@ pub struct Hello {
     pub known_commands: Vec<KnownCommand>,
     /// The specs that the node has applied.
     pub specs: Vec<SpecGeneration>,
+    /// What the node has; from the session on, each section once.
+    pub inventory: Vec<SectionHash>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,9 +73,11 @@ pub struct SpecGeneration {
     pub generation: Generation,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Heartbeat {
     pub sequence: u64,
+    /// What the node has; mostly empty.
+    pub inventory: Box<[SectionHash]>,
 }
 
 /// What a node reports of a command.
@@ -175,6 +181,16 @@ pub struct Status {
     pub body: Bytes,
 }
 
+/// A part of a node's inventory, as it came: name and hash are checked by the session, so that a bad one
+/// is rejected alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InventorySection {
+    pub frame_ref: FrameRef,
+    pub section: String,
+    pub hash: Bytes,
+    pub body: Bytes,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreditChange {
     pub lane: LaneName,
@@ -196,8 +212,15 @@ pub enum GatewayFrame {
     EventAck(EventAck),
     Rejected(Rejected),
     Spec(Box<Spec>),
-    Drain { reconnect_after_ms: u32 },
-    HeartbeatAck { sequence: u64, server_time: UnixMillis },
+    /// These sections are not stored as the node has them.
+    InventoryWanted(Vec<SectionName>),
+    Drain {
+        reconnect_after_ms: u32,
+    },
+    HeartbeatAck {
+        sequence: u64,
+        server_time: UnixMillis,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,6 +233,7 @@ pub struct Welcome {
     pub frame_bytes: u32,
     pub result_bytes: u32,
     pub events_per_batch: u32,
+    pub inventory_wanted: Vec<SectionName>,
 }
 
 /// A command as it is sent.

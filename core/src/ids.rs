@@ -86,6 +86,10 @@ text_id!(
     /// A spec of a node.
     SpecName, "a spec name", 64
 );
+text_id!(
+    /// A part of a node's inventory.
+    SectionName, "a section name", 64
+);
 
 macro_rules! counter {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {

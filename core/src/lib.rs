@@ -11,6 +11,7 @@ pub mod command;
 pub mod frame;
 pub mod hooks;
 pub mod ids;
+pub mod inventory;
 pub mod limits;
 pub mod mail;
 pub mod seam;

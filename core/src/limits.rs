@@ -5,7 +5,7 @@
 //! does not start.
 //!
 //! Memory that load can make grow is at most, for one gateway:
-//! `to_writer_bytes + shards × (receive_bytes_per_shard) + streams × (session_inbox_bytes +
+//! `to_writer_bytes + shards × (receive_bytes_per_shard) + streams × (2 × session_inbox_bytes +
 //! session_outbox_bytes) + MAX_SPEC_BYTES_ON_THE_WAY`, and what is spoken to by few is far below it.
 
 use std::time::Duration;
@@ -65,6 +65,9 @@ pub const MAX_SPEC_BYTES_PER_PASS: usize = 4 << 20;
 pub const MAX_SPEC_BYTES_ON_THE_WAY: usize = 64 << 20;
 /// What specs on their way to one node may weigh, but for the last of them.
 const MAX_SPEC_BYTES_TO_A_NODE: usize = 1 << 20;
+/// Sections of one session that may be with the writer at once; together they hold at most
+/// `frame_bytes`, or are one.
+pub const MAX_SECTIONS_WITH_WRITER: usize = 16;
 /// Answers that may wait to be sent to one node; past it the session is not read.
 pub const MAX_WAITING_ANSWERS: usize = 256;
 
@@ -78,6 +81,8 @@ pub struct Limits {
     pub known_commands: usize,
     /// Specs that a Hello may list.
     pub specs_per_node: usize,
+    /// Sections of a node's inventory.
+    pub sections_per_node: usize,
     pub header_list_bytes: u32,
     pub streams_per_connection: u32,
     pub handshake_timeout: Duration,
@@ -89,7 +94,7 @@ pub struct Limits {
     pub send_timeout: Duration,
     pub liveness_write_every: Duration,
     /// Frames of one session that wait behind the durable one with the writer; past it the session
-    /// is not read.
+    /// is not read. As many sections of its inventory may wait beside them.
     pub session_inbox_frames: usize,
     pub session_inbox_bytes: usize,
     /// What may wait to be read by one peer; past it the peer is slow and is cut.
@@ -118,6 +123,7 @@ impl Default for Limits {
             known_commands: 4096,
             // Twice of what `set_spec` allows: what was taken out of the table must not keep a node out.
             specs_per_node: 2 * MAX_SPECS_PER_NODE,
+            sections_per_node: 64,
             header_list_bytes: 16 << 10,
             streams_per_connection: 16,
             handshake_timeout: Duration::from_secs(10),

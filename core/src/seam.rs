@@ -3,11 +3,15 @@
 //! 1. A shard never waits for the writer: it posts, goes on, and meets the answer in its mailbox.
 //! 2. For one session the order of messages is the order of what happened, both ways.
 //! 3. A session has at most one durable frame with the writer; `Stored`, `EventsStored` or `NotStored`
-//!    answers it.
+//!    answers it. Sections of its inventory are beside it, a bounded number; `SectionStored` or
+//!    `SectionNotStored` answers each by its ref, in the order in which they become known. At most one
+//!    look at its inventory is out; `InventoryWanted` or `InventoryNotLooked` answers it.
 //! 4. After `Closed` of a key nothing more is posted about that key by its shard; what the writer
 //!    still posts to it finds another serial in the slot and is dropped.
 
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::close::CloseReason;
 use crate::command::CommandState;
@@ -15,7 +19,11 @@ use crate::frame::{
     Attested, CancelCommand, Command, CommandUpdate, CreditChange, Event, EventBatch, Hello, RefusedEvent,
     RejectCode, Spec, SpecGeneration, Status,
 };
-use crate::ids::{EventSeq, Generation, JournalId, NodeId, SessionEpoch, SessionKey, ShardId, SpecName};
+use crate::ids::{
+    EventSeq, FrameRef, Generation, JournalId, NodeId, SectionName, SessionEpoch, SessionKey, ShardId,
+    SpecName,
+};
+use crate::inventory::{BodyHash, SectionHash};
 use crate::mail::Weigh;
 use crate::time::UnixMillis;
 
@@ -45,6 +53,8 @@ pub enum ToWriter {
         bytes: usize,
     },
     Status(Box<StatusRequest>),
+    Section(Arc<SectionRequest>),
+    InventoryLook(Arc<LookRequest>),
     Credit {
         key: SessionKey,
         node: NodeId,
@@ -111,6 +121,28 @@ pub struct StatusRequest {
     pub status: Status,
 }
 
+/// A section of a node's inventory to be stored. Shared, since a job is kept until its outcome is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SectionRequest {
+    pub key: SessionKey,
+    pub node: NodeId,
+    /// Of the session: what an older session sent never replaces what a newer one did.
+    pub epoch: SessionEpoch,
+    pub frame_ref: FrameRef,
+    pub section: SectionName,
+    /// Of this very body.
+    pub hash: BodyHash,
+    pub body: Bytes,
+}
+
+/// The sections that a node has, each once, to be held against what is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookRequest {
+    pub key: SessionKey,
+    pub node: NodeId,
+    pub list: Box<[SectionHash]>,
+}
+
 /// From the writer to a shard.
 #[derive(Debug)]
 pub enum ToShard {
@@ -147,6 +179,19 @@ pub enum SessionNews {
         message: String,
         retryable: bool,
     },
+    /// A section is stored.
+    SectionStored {
+        frame_ref: FrameRef,
+    },
+    /// A section was not stored.
+    SectionNotStored {
+        frame_ref: FrameRef,
+        message: String,
+    },
+    /// Of the inventory that was looked at these are not stored as the node has them; none where all are.
+    InventoryWanted(Vec<SectionName>),
+    /// The look at the inventory came to nothing.
+    InventoryNotLooked,
     Commands(Vec<Command>),
     Cancel(CancelCommand),
     Specs(Vec<Spec>),
@@ -164,6 +209,8 @@ pub struct Granted {
     pub replays: Vec<Command>,
     /// Commands that someone wants canceled and that are not terminal.
     pub cancels: Vec<CancelCommand>,
+    /// Sections that the Hello lists and that are not stored so.
+    pub inventory_wanted: Vec<SectionName>,
 }
 
 impl Weigh for ToWriter {
@@ -172,6 +219,8 @@ impl Weigh for ToWriter {
             Self::Hello(request) => request.weight_bytes(),
             Self::Update(request) => request.weight_bytes(),
             Self::Events(request) => request.weight_bytes(),
+            Self::Section(request) => request.weight_bytes(),
+            Self::InventoryLook(request) => request.weight_bytes(),
             Self::SpecApplied(answer) => answer.weight_bytes(),
             Self::Status(request) => request.weight_bytes(),
             Self::SpecsSent { .. }
@@ -190,7 +239,8 @@ impl Weigh for HelloRequest {
         let text_bytes: usize = texts.into_iter().chain(&hello.features).map(|text| text.len() + 24).sum();
         let spec_bytes = |spec: &SpecGeneration| size_of_val(spec) + spec.name.as_str().len();
         let specs: usize = hello.specs.iter().map(spec_bytes).sum();
-        hello.lanes.len() * 96 + size_of_val(&hello.known_commands[..]) + specs + text_bytes + 512
+        let listed = size_of_val(&hello.known_commands[..]) + list_bytes(&hello.inventory) + specs;
+        hello.lanes.len() * 96 + listed + text_bytes + 512
     }
 }
 
@@ -231,6 +281,22 @@ impl Weigh for StatusRequest {
         let Status { id, kind, body, .. } = &self.status;
         id.len() + kind.len() + body.len() + self.boot_id.len() + 256
     }
+}
+
+impl Weigh for SectionRequest {
+    fn weight_bytes(&self) -> usize {
+        self.body.len() + self.section.as_str().len() + 256
+    }
+}
+
+impl Weigh for LookRequest {
+    fn weight_bytes(&self) -> usize {
+        list_bytes(&self.list) + 256
+    }
+}
+
+fn list_bytes(list: &[SectionHash]) -> usize {
+    size_of_val(list) + list.iter().map(|entry| entry.section.as_str().len() + 16).sum::<usize>()
 }
 
 impl Weigh for ToShard {

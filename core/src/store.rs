@@ -13,6 +13,7 @@
 mod specs;
 mod sweeps;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::specs::{SpecAppliedOutcome, SpecsFound, SpecsLook};
@@ -22,9 +23,12 @@ use crate::close::CloseReason;
 use crate::command::CommandState;
 use crate::frame::{CancelCommand, Command};
 use crate::ids::{
-    Attempt, CommandId, Credits, EventSeq, GatewayId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch,
+    Attempt, CommandId, Credits, EventSeq, GatewayId, LaneName, LaneSeq, LeaseEpoch, NodeId, SectionName,
+    SessionEpoch,
 };
-use crate::seam::{EventsRequest, HelloRequest, SpecAnswer, StatusRequest, UpdateRequest};
+use crate::seam::{
+    EventsRequest, HelloRequest, LookRequest, SectionRequest, SpecAnswer, StatusRequest, UpdateRequest,
+};
 use crate::time::UnixMillis;
 
 /// The queues of the writer; each has a connection and at most one commit in flight of its own, so
@@ -41,6 +45,8 @@ pub enum Queue {
     Feed,
     /// Nodes' journals.
     Events,
+    /// Sections of nodes' inventories, and looks at what is stored of them.
+    Inventory,
     /// What one gateway does for all of them.
     Sweeps,
     /// Desired state: what is due to nodes, and what they answered.
@@ -51,7 +57,7 @@ pub enum Queue {
 
 impl Queue {
     /// Every queue.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Lease,
         Self::Hellos,
         Self::Dispatch,
@@ -59,6 +65,7 @@ impl Queue {
         Self::Presence,
         Self::Feed,
         Self::Events,
+        Self::Inventory,
         Self::Sweeps,
         Self::Specs,
         Self::Statuses,
@@ -74,6 +81,7 @@ impl Queue {
             Self::Presence => "presence",
             Self::Feed => "feed",
             Self::Events => "events",
+            Self::Inventory => "inventory",
             Self::Sweeps => "sweeps",
             Self::Specs => "specs",
             Self::Statuses => "statuses",
@@ -144,6 +152,13 @@ pub enum Job {
     Statuses {
         entries: Vec<StatusRequest>,
     },
+
+    /// Sections and looks; a section of a node is among them once. The looks see the sections stored.
+    Inventory {
+        entries: Vec<InventoryEntry>,
+        /// Sections that a node may have.
+        most: usize,
+    },
     Sweep(SweepJob),
     /// The specs that are due to sessions of this gateway, at most so many bytes of them.
     SpecsDue {
@@ -169,6 +184,7 @@ impl Job {
             Self::Cancels { .. } => Queue::Feed,
             Self::Events { .. } => Queue::Events,
             Self::Statuses { .. } => Queue::Statuses,
+            Self::Inventory { .. } => Queue::Inventory,
             Self::Sweep(_) => Queue::Sweeps,
             Self::SpecsDue { .. } | Self::SpecsApplied { .. } => Queue::Specs,
         }
@@ -187,6 +203,7 @@ pub enum Outcome {
     Cancels(Result<Vec<WantedCancel>, StoreError>),
     Events(Result<Vec<EventsOutcome>, StoreError>),
     Statuses(Result<Vec<StatusOutcome>, StoreError>),
+    Inventory(Result<Vec<InventoryOutcome>, StoreError>),
     Sweep(Result<SweepOutcome, StoreError>),
     SpecsDue(Result<Vec<SpecsFound>, StoreError>),
     SpecsApplied(Result<Vec<SpecAppliedOutcome>, StoreError>),
@@ -205,6 +222,7 @@ impl Outcome {
             Job::Cancels { .. } => Self::Cancels(Err(error)),
             Job::Events { .. } => Self::Events(Err(error)),
             Job::Statuses { .. } => Self::Statuses(Err(error)),
+            Job::Inventory { .. } => Self::Inventory(Err(error)),
             Job::Sweep(_) => Self::Sweep(Err(error)),
             Job::SpecsDue { .. } => Self::SpecsDue(Err(error)),
             Job::SpecsApplied { .. } => Self::SpecsApplied(Err(error)),
@@ -222,6 +240,7 @@ impl Outcome {
             Self::Cancels(_) => Queue::Feed,
             Self::Events(_) => Queue::Events,
             Self::Statuses(_) => Queue::Statuses,
+            Self::Inventory(_) => Queue::Inventory,
             Self::Sweep(_) => Queue::Sweeps,
             Self::SpecsDue(_) | Self::SpecsApplied(_) => Queue::Specs,
         }
@@ -303,6 +322,8 @@ pub struct HelloGrant {
     /// Whether a lane of the Hello may have pending commands: a hint to look. False where there are none,
     /// but for those that this Hello adopted.
     pub has_pending: bool,
+    /// Sections that the Hello lists and that are not stored so, in its order.
+    pub inventory_wanted: Vec<SectionName>,
 }
 
 /// A command that takes a credit.
@@ -393,6 +414,29 @@ pub struct EventsOutcome {
 pub struct StatusOutcome {
     /// Whether by this job; else one with its id was there.
     pub is_new: bool,
+}
+
+// -- inventory -----------------------------------------------------------------------------------
+
+/// What a job of the inventory does for one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InventoryEntry {
+    Section(Arc<SectionRequest>),
+    Look(Arc<LookRequest>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InventoryOutcome {
+    /// The section is stored, now or before; where its body is another than before, work for the node is
+    /// enqueued with it.
+    Stored,
+    UnknownNode,
+    /// The node has as many sections as it may, and not this one.
+    TooMany,
+    /// The node has a newer session than the one that sent the section.
+    Superseded,
+    /// Of a look: what is not stored as the node has it, in the order of its list.
+    Wanted(Vec<SectionName>),
 }
 
 // -- presence ------------------------------------------------------------------------------------

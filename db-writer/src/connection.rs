@@ -213,6 +213,7 @@ fn settings(queue: Queue, wait_for_disk: bool) -> String {
         | Queue::Feed
         | Queue::Events
         | Queue::Statuses
+        | Queue::Inventory
         | Queue::Sweeps
         | Queue::Specs => (4_000, 15_000),
     };

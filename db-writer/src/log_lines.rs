@@ -121,6 +121,7 @@ pub(crate) fn store_error(outcome: &Outcome) -> Option<&StoreError> {
         Outcome::Cancels(result) => result.as_ref().err(),
         Outcome::Events(result) => result.as_ref().err(),
         Outcome::Statuses(result) => result.as_ref().err(),
+        Outcome::Inventory(result) => result.as_ref().err(),
         Outcome::Sweep(result) => result.as_ref().err(),
         Outcome::SpecsDue(result) => result.as_ref().err(),
         Outcome::SpecsApplied(result) => result.as_ref().err(),

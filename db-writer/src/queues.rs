@@ -82,6 +82,7 @@ fn entries(job: &Job) -> usize {
         Job::SpecsDue { looks, .. } => looks.len(),
         Job::SpecsApplied { entries } => entries.len(),
         Job::Statuses { entries } => entries.len(),
+        Job::Inventory { entries, .. } => entries.len(),
         Job::Events { entries } => entries.iter().map(|entry| entry.batch.events.len()).sum(),
     }
 }

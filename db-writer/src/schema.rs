@@ -67,6 +67,13 @@ pub fn newest_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
+/// The schema before the newest: the oldest that this binary serves.
+fn oldest_served() -> i64 {
+    let mut versions: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.version).collect();
+    versions.sort_unstable();
+    versions.iter().rev().nth(1).copied().unwrap_or(1)
+}
+
 /// Brings the database at `url` up to the newest schema. Safe to run twice, and from several
 /// processes at once: a lock of the database lets one go first.
 pub async fn migrate(url: &str) -> Result<MigrationReport, SchemaError> {
@@ -87,7 +94,7 @@ pub async fn schema_version(options: &PgConnectOptions) -> Result<i64, SchemaErr
     check_encoding(&mut sql).await?;
     let found = version(&mut sql).await?;
     sql.close().await.map_err(SchemaError::NotRead)?;
-    check(found, (newest_version() - 1).max(1))?;
+    check(found, oldest_served())?;
     Ok(found)
 }
 

@@ -15,8 +15,8 @@ use gateway_core::writer::{Phase, WriterCounts};
 pub struct QueueStatus {
     /// Jobs that committed.
     pub jobs: AtomicU64,
-    /// Entries of those: Hellos, updates, lanes asked for, presence entries, events, sessions whose specs
-    /// were looked at.
+    /// Entries of those: Hellos, updates, lanes asked for, presence entries, events, sections, sessions whose
+    /// specs were looked at.
     pub entries: AtomicU64,
     /// Nanoseconds from handing a job over until its outcome, of those.
     pub nanos: AtomicU64,
@@ -68,6 +68,8 @@ pub struct WriterStatus {
     /// Hooks that ran in transactions that committed, and how many of those failed.
     pub hooks_run: AtomicU64,
     pub hooks_failed: AtomicU64,
+    pub sections_stored: AtomicU64,
+    pub sections_refused: AtomicU64,
     /// Commands that the sweeps of this gateway made expired.
     pub commands_expired: AtomicU64,
     /// Sessions of dead gateways that they marked disconnected.
@@ -142,6 +144,8 @@ impl WriterStatus {
             (&self.event_batches_stored, counts.event_batches_stored),
             (&self.events_refused, counts.events_refused),
             (&self.statuses_stored, counts.statuses_stored),
+            (&self.sections_stored, counts.sections_stored),
+            (&self.sections_refused, counts.sections_refused),
             (&self.commands_expired, counts.commands_expired),
             (&self.sessions_reaped, counts.sessions_reaped),
             (&self.specs_pushed, counts.specs_pushed),

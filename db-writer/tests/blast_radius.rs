@@ -95,9 +95,11 @@ impl Stage {
         shard.open = vec![(slot, name)];
     }
 
-    /// Every good node has one update stored, and the bad one, where it is there, one refused.
-    async fn turn(&mut self, with_bad: bool) {
+    /// Every good node has one update stored, and the bad one, where it is there, one refused. Gives how long
+    /// the good ones took; that the bad one dials again after a cut is its own affair.
+    async fn turn(&mut self, with_bad: bool) -> Duration {
         self.turn += 1;
+        let started = Instant::now();
         if with_bad {
             let mut request = update(&Self::bad_name(), self.bad, 1, CommandState::Running);
             request.update.progress = Some("poison".to_owned());
@@ -119,9 +121,11 @@ impl Stage {
                 "{slot}: {news:?}"
             );
         }
+        let took = started.elapsed();
         if with_bad {
             self.hear_refusal().await;
         }
+        took
     }
 
     async fn hear_refusal(&mut self) {
@@ -131,7 +135,7 @@ impl Stage {
         assert!(message.contains("no_poison"), "{message}");
         self.refused += 1;
         // The writer cuts a session that makes eight of them.
-        if self.refused % 8 == 0 {
+        if self.refused.is_multiple_of(8) {
             let (_, news) = shard.news().await;
             assert!(matches!(news, SessionNews::Close(_)), "{news:?}");
             let closed = ToWriter::Closed { key: shard.key(self.bad_slot), node: node(&Self::bad_name()) };
@@ -142,11 +146,11 @@ impl Stage {
     }
 
     async fn turns(&mut self, count: u32, with_bad: bool) -> Duration {
-        let started = Instant::now();
+        let mut took = Duration::ZERO;
         for _ in 0..count {
-            self.turn(with_bad).await;
+            took += self.turn(with_bad).await;
         }
-        started.elapsed()
+        took
     }
 
     /// All good updates are stored, and none of the bad ones.

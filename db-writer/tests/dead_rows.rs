@@ -16,26 +16,12 @@ use gateway_core::frame::{Event, EventBatch};
 use gateway_core::ids::*;
 use gateway_core::seam::EventsRequest;
 use gateway_core::store::*;
-use sqlx::PgConnection;
 use support::*;
 
 const NODES: u32 = 50;
 const ROUNDS: usize = 40;
 const WARM_UP: usize = 6;
 const EARLIER: u32 = 1200;
-
-/// Buffers that a statement reads when it is executed, after it was executed before.
-async fn buffers(sql: &mut PgConnection, statement: &str) -> u64 {
-    run(sql, "BEGIN").await;
-    let plan = texts(sql, &format!("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {statement}")).await;
-    run(sql, "ROLLBACK").await;
-    let line = plan.iter().find(|line| line.contains("Buffers:")).unwrap();
-    let number = |word: &str| -> u64 {
-        let rest = line.split(word).nth(1).unwrap_or("0");
-        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
-    };
-    number("hit=") + number("read=")
-}
 
 #[derive(Debug)]
 struct Reading {

@@ -156,7 +156,9 @@ async fn a_schema_of_a_later_release_is_refused_and_the_one_before_is_served() {
     let mut db = database().await;
     let newest = gateway_db_writer::newest_version();
     run(&mut db.sql, &format!("DELETE FROM _sqlx_migrations WHERE version = {newest}")).await;
-    assert_eq!(gateway_db_writer::schema_version(&db.options).await.unwrap(), newest - 1);
+    let versions = gateway_db_writer::MIGRATIONS.iter().map(|migration| migration.version);
+    let before = versions.filter(|version| *version < newest).max().unwrap();
+    assert_eq!(gateway_db_writer::schema_version(&db.options).await.unwrap(), before);
     run(
         &mut db.sql,
         &format!(

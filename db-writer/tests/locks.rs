@@ -61,7 +61,7 @@ async fn a_dispatch_does_not_wait_for_events_or_a_hook_that_sleeps() {
 #[tokio::test]
 async fn a_dispatch_does_not_wait_for_inventory_or_specs() {
     dispatch_passes_beside(
-        "INSERT INTO inventory_sections (node_id, section, hash, body) VALUES ('n1', 's', 'h', ''); \
+        "INSERT INTO inventory_sections (node_id, section, hash, body) VALUES ('n1', 's', sha256(''), ''); \
          INSERT INTO specs (node_id, name, generation, body) VALUES ('n1', 's', 1, '')",
     )
     .await;

@@ -9,7 +9,7 @@ mod support;
 
 use support::*;
 
-const QUERIES: [(&str, &str); 25] = [
+const QUERIES: [(&str, &str); 27] = [
     ("cancels", include_str!("../queries/cancels.sql")),
     ("dispatch", DISPATCH),
     ("events_journals", include_str!("../queries/events_journals.sql")),
@@ -18,6 +18,8 @@ const QUERIES: [(&str, &str); 25] = [
     ("hello_commands", include_str!("../queries/hello_commands.sql")),
     ("hello_sessions", include_str!("../queries/hello_sessions.sql")),
     ("hello_write", include_str!("../queries/hello_write.sql")),
+    ("inventory_look", include_str!("../queries/inventory_look.sql")),
+    ("inventory_store", include_str!("../queries/inventory_store.sql")),
     ("lanes_lock", include_str!("../queries/lanes_lock.sql")),
     ("lanes_read", include_str!("../queries/lanes_read.sql")),
     ("lanes_remark", include_str!("../queries/lanes_remark.sql")),

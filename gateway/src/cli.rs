@@ -264,7 +264,9 @@ mod tests {
         let mut completions = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Cli::command(), "gateway", &mut completions);
         let completions = String::from_utf8(completions).expect("text");
-        for name in ["enqueue", "cancel", "nodes", "sessions", "commands", "events", "specs", "verify"] {
+        for name in
+            ["enqueue", "cancel", "nodes", "sessions", "commands", "events", "specs", "inventory", "verify"]
+        {
             let mut page = Vec::new();
             let command = cli.find_subcommand(name).expect("a command").clone();
             clap_mangen::Man::new(command).render(&mut page).expect("a page");

@@ -309,11 +309,13 @@ async fn what_a_node_calls_itself_can_not_write_on_the_operators_terminal() {
              INSERT INTO events (node_id, journal_id, seq, kind, body)
                  VALUES ('{id}', 'j', 1, {hostile}, convert_to({hostile}, 'UTF8'));
              INSERT INTO specs (node_id, name, generation, body, applied_generation, applied_outcome, applied_at)
-                 VALUES ('{id}', 'dns', 1, '', 1, 'failed: ' || {hostile}, now())"
+                 VALUES ('{id}', 'dns', 1, '', 1, 'failed: ' || {hostile}, now());
+             INSERT INTO inventory_sections (node_id, section, hash, body)
+                 SELECT '{id}', {hostile}, sha256(b), b FROM convert_to({hostile}, 'UTF8') b"
         ),
     )
     .await;
-    for list in ["nodes", "sessions", "commands", "events", "specs", "verify"] {
+    for list in ["nodes", "sessions", "commands", "events", "specs", "inventory", "verify"] {
         for more in [&[][..], &["--json"][..]] {
             let answer = ask(&world, &[&[list], more].concat()).await;
             let obeyed = |sign: char| (sign.is_control() && sign != '\n') || sign == '\u{202e}';

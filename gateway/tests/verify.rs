@@ -16,7 +16,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use support::{SOON, World, within};
 
 /// A node on gateway g1: two commands that succeeded, one that runs, one that is pending; three events,
-/// of one of which a hook failed; a spec that it has applied.
+/// of one of which a hook failed; a spec that it has applied; a section.
 const SOUND: &str = "
     SELECT register_node('n1');
     INSERT INTO leases VALUES ('gateway:g1', 'o1', 1, now() + interval '1 h');
@@ -36,11 +36,12 @@ const SOUND: &str = "
     INSERT INTO events (node_id, journal_id, seq, kind) SELECT 'n1', 'j', i, 'k' FROM generate_series(1, 3) i;
     INSERT INTO outbox (kind, node_id, body)
     VALUES ('node.report-failed', 'n1', '{\"journal_id\": \"j\", \"seq\": 3, \"kind\": \"k\", \"hook\": \"h\"}');
+    INSERT INTO inventory_sections (node_id, section, hash, body) VALUES ('n1', 'cpu', sha256('b'), 'b');
     SELECT set_spec('n1', 'dns', 'body');
     UPDATE specs SET applied_generation = 1, applied_outcome = 'applied', applied_at = now();";
 
 /// The invariant, and what breaks it alone.
-const BREAKS: [(&str, &str); 24] = [
+const BREAKS: [(&str, &str); 25] = [
     ("seq-without-gap", "DELETE FROM commands WHERE seq = 2"),
     ("known-node", "DELETE FROM node_liveness"),
     ("known-node", "INSERT INTO commands (node_id, id, seq, lane, kind) VALUES ('n2', gen_random_uuid(), 1, 'l', 'k')"),
@@ -70,6 +71,7 @@ const BREAKS: [(&str, &str); 24] = [
     ("spec-answers-were-sent", "UPDATE specs SET applied_outcome = NULL"),
     ("failed-report-stored", "UPDATE outbox SET body = body || '{\"seq\": 4}'"),
     ("hook-failed-once", "INSERT INTO outbox (kind, node_id, body) SELECT kind, node_id, body FROM outbox"),
+    ("inventory-hash", "UPDATE inventory_sections SET body = 'another'"),
     (
         "dispatch-under-lease",
         "UPDATE leases SET epoch = 2, owner = 'o2';

@@ -223,7 +223,8 @@ impl SessionIo {
             && let Some(message) = self.session.poll_to_writer()
         {
             self.dues.note(&message);
-            if !matches!(message, ToWriter::Alive { .. }) {
+            // Nobody waits for what becomes of these.
+            if !matches!(message, ToWriter::Alive { .. } | ToWriter::InventoryLook(_)) {
                 self.shard.rest.note_activity();
             }
             outbound.send(message);

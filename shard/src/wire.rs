@@ -3,8 +3,8 @@
 //! It checks form alone: a UUID's length, a name's characters, an enum's number. What a field may
 //! hold beyond that is the session's to say.
 //!
-//! 1. Decoding costs memory in proportion to the bytes received: of frames that are not stored here
-//!    only the ref is read, and the entries of a Hello and of events are counted before they are built.
+//! 1. Decoding costs memory in proportion to the bytes received: the entries of a Hello, of events and of
+//!    a heartbeat are counted before they are built.
 //! 2. A small body is copied out of the buffer that it came in, so it does not keep that alive.
 //! 3. An arm that is not known is `Ignored`; a field that is not known is passed over.
 //! 4. No sentence repeats text of the node.
@@ -14,12 +14,13 @@ use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{
     Attested, CommandUpdate, CreditChange, Event, EventBatch, GatewayFrame, Goodbye, Heartbeat, Hello,
-    KnownCommand, LaneCapacity, NodeFrame, PROTOCOL, Refusal, RefusalReason, RejectCode, SpecApplied,
-    SpecGeneration, Status,
+    InventorySection, KnownCommand, LaneCapacity, NodeFrame, PROTOCOL, Refusal, RefusalReason, RejectCode,
+    SpecApplied, SpecGeneration, Status,
 };
 use gateway_core::ids::{
-    Attempt, CommandId, Credits, EventSeq, FrameRef, Generation, JournalId, LaneName, SpecName,
+    Attempt, CommandId, Credits, EventSeq, FrameRef, Generation, JournalId, LaneName, SectionName, SpecName,
 };
+use gateway_core::inventory::{BodyHash, SectionHash};
 use gateway_core::limits::{Limits, MAX_FEATURES};
 use gateway_proto::framing;
 use gateway_proto::v1;
@@ -29,8 +30,11 @@ use uuid::Uuid;
 
 /// Bodies up to this size are copied.
 const COPIED_BYTES: usize = 4 << 10;
-/// Fields of a Hello that stand there once, and hashes, which are not stored yet.
+/// Fields of a Hello that stand there once.
 const OTHER_HELLO_FIELDS: usize = 4096;
+
+/// Fields of a heartbeat that stand there once, and those to come.
+const OTHER_HEARTBEAT_FIELDS: usize = 64;
 
 /// Fields of a batch of events that stand there once, and as many events too many as are answered.
 const OTHER_BATCH_FIELDS: usize = 64;
@@ -58,18 +62,13 @@ struct Arms {
     goodbye: Option<Bytes>,
 }
 
-/// The first field of a heartbeat.
-#[derive(Clone, Copy, PartialEq, Message)]
-struct SequenceOnly {
+/// What is read of a heartbeat.
+#[derive(Clone, PartialEq, Message)]
+struct Beat {
     #[prost(uint64, tag = "1")]
     sequence: u64,
-}
-
-/// The first field of every durable frame.
-#[derive(Clone, Copy, PartialEq, Message)]
-struct RefOnly {
-    #[prost(uint64, tag = "1")]
-    frame_ref: u64,
+    #[prost(message, repeated, tag = "3")]
+    inventory: Vec<v1::SectionHash>,
 }
 
 /// The frame in a message of a node. `Err` ends its stream.
@@ -79,7 +78,6 @@ pub(crate) fn decode(message: Bytes, limits: &Limits) -> Result<NodeFrame, Close
 
 fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
     let arms: Arms = parse(message, "frame")?;
-    let unsupported = [arms.inventory_section];
     let known = [
         arms.hello,
         arms.heartbeat,
@@ -89,19 +87,14 @@ fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
         arms.goodbye,
         arms.spec_applied,
         arms.status,
+        arms.inventory_section,
     ];
-    if unsupported.iter().chain(&known).flatten().count() > 1 {
+    if known.iter().flatten().count() > 1 {
         return Err("a frame holds more than one message; send each in a frame of its own".to_owned());
-    }
-    if let Some(durable) = unsupported.into_iter().flatten().next() {
-        return Ok(NodeFrame::Unsupported(FrameRef(parse::<RefOnly>(durable, "frame")?.frame_ref)));
     }
     match known {
         [Some(hello), ..] => decode_hello(hello, limits),
-        [_, Some(heartbeat), ..] => {
-            let SequenceOnly { sequence } = parse(heartbeat, "Heartbeat")?;
-            Ok(NodeFrame::Heartbeat(Heartbeat { sequence }))
-        }
+        [_, Some(heartbeat), ..] => decode_heartbeat(heartbeat, limits),
         [_, _, Some(update), ..] => decode_update(update),
         [_, _, _, Some(batch), ..] => decode_events(batch, limits),
         [_, _, _, _, Some(credit), ..] => decode_credit(credit),
@@ -109,27 +102,29 @@ fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
             let v1::Goodbye { reason } = parse(goodbye, "Goodbye")?;
             Ok(NodeFrame::Goodbye(Goodbye { reason }))
         }
-        [.., Some(applied), _] => {
+        [.., Some(applied), _, _] => {
             let v1::SpecApplied { r#ref, name, generation, ok, error } = parse(applied, "SpecApplied")?;
             let error = (!ok).then_some(error);
             let (frame_ref, generation) = (FrameRef(r#ref), Generation(generation));
             Ok(NodeFrame::SpecApplied(Box::new(SpecApplied { frame_ref, name, generation, error })))
         }
-        [.., Some(status)] => {
+        [.., Some(status), _] => {
             let v1::Status { r#ref, id, kind, body } = parse(status, "Status")?;
             let (frame_ref, body) = (FrameRef(r#ref), unshared(body));
             Ok(NodeFrame::Status(Box::new(Status { frame_ref, id, kind, body })))
         }
-        [None, None, None, None, None, None, None, None] => Ok(NodeFrame::Ignored),
+        [.., Some(section)] => decode_section(section),
+        [None, None, None, None, None, None, None, None, None] => Ok(NodeFrame::Ignored),
     }
 }
 
 fn decode_hello(bytes: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
-    let most = limits.known_commands
+    let lists = limits.known_commands
         + limits.lanes_per_node
+        + limits.sections_per_node
         + limits.specs_per_node
-        + MAX_FEATURES
-        + OTHER_HELLO_FIELDS;
+        + MAX_FEATURES;
+    let most = lists + OTHER_HELLO_FIELDS;
     check_entries(&bytes, most, "Hello")?;
     let hello: v1::Hello = parse(bytes, "Hello")?;
     let journal = match hello.journal_id.as_str() {
@@ -147,6 +142,36 @@ fn decode_hello(bytes: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
         journal,
         known_commands: hello.known_commands.iter().map(decode_known).collect::<Result<_, _>>()?,
         specs: hello.specs.iter().map(decode_spec).collect::<Result<_, _>>()?,
+        inventory: decode_list(&hello.inventory, "Hello")?,
+    })))
+}
+
+fn decode_heartbeat(bytes: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
+    check_entries(&bytes, limits.sections_per_node + OTHER_HEARTBEAT_FIELDS, "Heartbeat")?;
+    let Beat { sequence, inventory } = parse(bytes, "Heartbeat")?;
+    let inventory = decode_list(&inventory, "Heartbeat")?.into();
+    Ok(NodeFrame::Heartbeat(Heartbeat { sequence, inventory }))
+}
+
+fn decode_list(list: &[v1::SectionHash], whose: &str) -> Result<Vec<SectionHash>, String> {
+    let entry = |entry: &v1::SectionHash| {
+        let section = SectionName::new(&entry.section).map_err(|error| format!("{whose}: {error}"))?;
+        let bytes = entry.hash.len();
+        let hash = BodyHash::from_bytes(&entry.hash).ok_or_else(|| {
+            format!("{whose}: the hash of a section is {bytes} bytes long; it must be the 32 of a SHA-256")
+        })?;
+        Ok(SectionHash { section, hash })
+    };
+    list.iter().map(entry).collect()
+}
+
+fn decode_section(bytes: Bytes) -> Result<NodeFrame, String> {
+    let section: v1::InventorySection = parse(bytes, "InventorySection")?;
+    Ok(NodeFrame::InventorySection(Box::new(InventorySection {
+        frame_ref: FrameRef(section.r#ref),
+        section: section.section,
+        hash: unshared(section.hash),
+        body: unshared(section.body),
     })))
 }
 
@@ -324,6 +349,7 @@ fn encode_arm(frame: GatewayFrame) -> v1::gateway_frame::Frame {
                 result_bytes: welcome.result_bytes,
                 events_per_batch: welcome.events_per_batch,
             }),
+            inventory_wanted: names(&welcome.inventory_wanted),
             ..v1::Welcome::default()
         }),
         GatewayFrame::Command(command) => Arm::Command(v1::Command {
@@ -359,11 +385,18 @@ fn encode_arm(frame: GatewayFrame) -> v1::gateway_frame::Frame {
             generation: spec.generation.0,
             body: spec.body,
         }),
+        GatewayFrame::InventoryWanted(wanted) => {
+            Arm::InventoryWanted(v1::InventoryWanted { sections: names(&wanted) })
+        }
         GatewayFrame::Drain { reconnect_after_ms } => Arm::Drain(v1::Drain { reconnect_after_ms }),
         GatewayFrame::HeartbeatAck { sequence, server_time } => {
             Arm::HeartbeatAck(v1::HeartbeatAck { sequence, server_unix_ms: server_time.0 })
         }
     }
+}
+
+fn names(sections: &[SectionName]) -> Vec<String> {
+    sections.iter().map(|section| section.as_str().to_owned()).collect()
 }
 
 #[cfg(test)]

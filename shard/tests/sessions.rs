@@ -62,7 +62,7 @@ fn a_frame_of_the_largest_size_passes_small_windows() {
 }
 
 #[test]
-fn events_and_statuses_are_acked_and_a_kind_that_is_not_stored_is_rejected_alone() {
+fn events_and_statuses_are_acked_and_what_names_no_spec_is_rejected_alone() {
     story(async {
         let gateway = Gateway::start(Limits::default());
         let mut node = gateway.node("n-1").await;
@@ -82,7 +82,7 @@ fn events_and_statuses_are_acked_and_a_kind_that_is_not_stored_is_rejected_alone
         let Some(Frame::Ack(ack)) = session.next().await else { panic!("no answer") };
         assert_eq!((ack.r#ref, ack.state()), (5, v1::CommandState::Unspecified));
         let Some(Frame::Rejected(rejected)) = session.next().await else { panic!("no answer") };
-        assert_eq!((rejected.r#ref, rejected.code()), (6, v1::RejectCode::Unsupported));
+        assert_eq!((rejected.r#ref, rejected.code()), (6, v1::RejectCode::Invalid));
         session.heartbeat(1);
         assert!(matches!(session.next().await, Some(Frame::HeartbeatAck(_))));
         drop(gateway);

@@ -1,7 +1,7 @@
 //! A simulated node: what protocol.md says that a node does, without a network.
 //!
-//! Owns what a node persists (commands that it knows, updates that are owed, a journal) and its log of
-//! executions. Never talks to anyone: it fills an outbox, and the world carries it.
+//! Owns what a node persists (commands that it knows, updates that are owed, a journal, an inventory) and
+//! its log of executions. Never talks to anyone: it fills an outbox, and the world carries it.
 //!
 //! 1. A command runs once for each (id, attempt); one that is known is not run again.
 //! 2. An update is owed until it is acked or rejected; after `Welcome` all that is owed goes again.
@@ -20,12 +20,13 @@ use gateway_core::frame::{
 use gateway_core::ids::{Attempt, CommandId, Credits, FrameRef, LaneName, NodeId, SessionEpoch};
 use gateway_core::time::Moment;
 
+use crate::inventory::SimInventory;
 use crate::journal::SimJournal;
 use crate::node_specs::SimSpecs;
 use crate::random::Chance;
 use crate::statuses::SimStatuses;
 
-/// The progress text, and the kind of an event or status, that the store refuses.
+/// The progress text, the kind of an event or status and the body of a section that the store refuses.
 pub(crate) const POISON: &str = "poison";
 
 #[derive(Debug, Clone)]
@@ -58,6 +59,7 @@ pub(crate) struct SimNode {
     pub(crate) journal: SimJournal,
     pub(crate) specs: SimSpecs,
     pub(crate) statuses: SimStatuses,
+    pub(crate) inventory: SimInventory,
     /// Whether a cursor was told: to be checked and unset by the world.
     pub(crate) cursor_told: bool,
 }
@@ -84,6 +86,7 @@ impl SimNode {
             journal: SimJournal::new(poisons),
             specs: SimSpecs::default(),
             statuses: SimStatuses::new(poisons),
+            inventory: SimInventory::new(poisons),
             cursor_told: false,
         }
     }
@@ -98,6 +101,7 @@ impl SimNode {
         self.journal.handle_connected();
         let specs = self.specs.handle_connected();
         self.statuses.handle_connected();
+        self.inventory.handle_connected();
         let known = |(id, held): (&CommandId, &Held)| KnownCommand {
             id: *id,
             attempt: held.attempt,
@@ -114,6 +118,7 @@ impl SimNode {
             journal: Some(self.journal.id.clone()),
             known_commands: self.known.iter().map(known).collect(),
             specs,
+            inventory: self.inventory.list(),
         })));
     }
 
@@ -136,6 +141,7 @@ impl SimNode {
                 self.heartbeat_at = now;
                 self.journal.handle_welcome(welcome.journal.as_ref(), welcome.journal_acked);
                 self.cursor_told = true;
+                self.inventory.handle_wanted(&welcome.inventory_wanted, chance);
             }
             GatewayFrame::Command(command) => {
                 assert_eq!(Some(command.session_epoch), self.epoch, "a command of this session");
@@ -148,6 +154,7 @@ impl SimNode {
             }
             GatewayFrame::Ack(ack) if self.specs.handle_ack(ack.frame_ref) => assert_eq!(ack.state, None),
             GatewayFrame::Ack(ack) if self.statuses.handle_ack(ack.frame_ref) => {}
+            GatewayFrame::Ack(ack) if self.inventory.handle_ack(ack.frame_ref) => {}
             GatewayFrame::Ack(ack) => self.take_ack(ack),
             GatewayFrame::EventAck(ack) => {
                 self.journal.handle_ack(&ack);
@@ -155,8 +162,10 @@ impl SimNode {
             }
             GatewayFrame::Rejected(rejected) if self.journal.handle_rejected(&rejected) => {}
             GatewayFrame::Rejected(rejected) if self.statuses.handle_rejected(&rejected) => {}
+            GatewayFrame::Rejected(rejected) if self.inventory.handle_rejected(&rejected, chance) => {}
             GatewayFrame::Rejected(rejected) => self.take_rejected(&rejected),
             GatewayFrame::HeartbeatAck { sequence, .. } => assert!(sequence <= self.heartbeats),
+            GatewayFrame::InventoryWanted(wanted) => self.inventory.handle_wanted(&wanted, chance),
             GatewayFrame::Drain { .. } => {}
         }
         self.send();
@@ -165,11 +174,13 @@ impl SimNode {
     pub(crate) fn handle_time(&mut self, chance: &mut Chance, now: Moment) {
         if self.epoch.is_some() && now >= self.heartbeat_at {
             self.heartbeats += 1;
-            self.outbox.push(NodeFrame::Heartbeat(Heartbeat { sequence: self.heartbeats }));
+            let inventory = self.inventory.list().into();
+            self.outbox.push(NodeFrame::Heartbeat(Heartbeat { sequence: self.heartbeats, inventory }));
             self.heartbeat_at = now + Duration::from_millis(1_500);
         }
         self.journal.handle_time(chance, now);
         self.statuses.handle_time(chance, &mut self.next_ref, now);
+        self.inventory.handle_time(chance, now);
         let due: Vec<CommandId> = self
             .known
             .iter()
@@ -313,6 +324,10 @@ impl SimNode {
             while let Some(status) = self.statuses.poll() {
                 self.outbox.push(NodeFrame::Status(Box::new(status)));
             }
+
+            while let Some(section) = self.inventory.poll(&mut self.next_ref) {
+                self.outbox.push(NodeFrame::InventorySection(Box::new(section)));
+            }
         }
     }
 
@@ -327,13 +342,14 @@ impl SimNode {
     /// Whether nothing is owed and nothing runs.
     pub(crate) fn is_idle(&self) -> bool {
         let quiet = self.known.is_empty() && self.owed.is_empty() && self.journal.is_idle();
-        quiet && self.specs.is_idle() && self.statuses.is_idle()
+        quiet && self.specs.is_idle() && self.statuses.is_idle() && self.inventory.is_idle()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         let steps = self.known.values().filter_map(|held| held.next_step);
         let heartbeat = self.epoch.map(|_| self.heartbeat_at);
-        let told = [self.journal.next_deadline(), self.statuses.next_deadline()];
+        let told =
+            [self.journal.next_deadline(), self.statuses.next_deadline(), self.inventory.next_deadline()];
         steps.chain(heartbeat).chain(self.redial_at).chain(told.into_iter().flatten()).min()
     }
 

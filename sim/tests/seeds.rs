@@ -26,6 +26,7 @@ fn sum(seeds: std::ops::Range<u64>) -> Story {
         crashes: sum.crashes + story.crashes,
         journaled: sum.journaled + story.journaled,
         tombstones: sum.tombstones + story.tombstones,
+        sections: sum.sections + story.sections,
         expired: sum.expired + story.expired,
         reaped: sum.reaped + story.reaped,
         spec_changes: sum.spec_changes + story.spec_changes,
@@ -44,6 +45,7 @@ fn whatever_fails_every_command_ends_once_and_every_event_is_stored_once_and_in_
     assert!(all.spec_changes > 4_000 && all.specs_failed > 100, "{all:?}");
     // Some are read again, after a lost answer or connection, but none without end.
     assert!(all.specs_read < 3 * all.spec_changes, "{all:?}");
+    assert!(all.sections > 8_000, "{all:?}");
     let happened = [
         all.tombstones,
         all.crashes,

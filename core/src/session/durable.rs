@@ -128,6 +128,6 @@ impl Session {
     }
 }
 
-fn invalid(frame_ref: FrameRef, message: String) -> Item {
+pub(super) fn invalid(frame_ref: FrameRef, message: String) -> Item {
     Item::Refused(Box::new(LocalRefusal { frame_ref, code: RejectCode::Invalid, message }))
 }

@@ -49,6 +49,7 @@ impl Membership {
             frame_bytes: count(limits.frame_bytes),
             result_bytes: count(limits.result_bytes),
             events_per_batch: count(limits.events_per_batch),
+            inventory_wanted: Vec::new(),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! It owns what a session may do and in which order. It never sees a socket or the database; it
 //! answers with what the writer said is durable. `lifecycle` is its table, `durable` what is
-//! stored, `validation` what a frame may hold, `inbox` what waits, `vitals` when the node was heard.
+//! stored, `inventory` what is stored beside that, `validation` what a frame may hold, `inbox` what
+//! waits, `vitals` when the node was heard.
 //!
 //! A driver gives it inputs, then polls `poll_to_writer`, `poll_frame` and `poll_end`, in that order,
 //! each until `None`. What can't be posted at once is kept and posted first later; the driver goes on
@@ -10,7 +11,8 @@
 //!
 //! 1. `Welcome` is the first frame to the node, then replays by seq, cancels, and all else.
 //! 2. At most one durable frame is with the writer; the next follows its answer, across kinds.
-//! 3. Durable frames are answered in order of arrival, each once, also those rejected here.
+//! 3. Durable frames are answered in order of arrival, each once, also those rejected here. Sections of
+//!    the inventory are answered once, beside that order.
 //! 4. A heartbeat never waits behind a durable frame.
 //! 5. Once the session ended nothing is given out but the end, and `Closed` if the writer was told
 //!    of the session: once, and last.
@@ -18,6 +20,7 @@
 
 mod durable;
 mod inbox;
+mod inventory;
 mod lifecycle;
 mod membership;
 mod outbox;
@@ -32,7 +35,9 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::close::CloseReason;
-use crate::frame::{Ack, Command, CreditChange, GatewayFrame, Hello, NodeFrame, RejectCode, Rejected};
+use crate::frame::{
+    Ack, Command, CreditChange, GatewayFrame, Heartbeat, Hello, NodeFrame, RejectCode, Rejected,
+};
 use crate::ids::{FrameRef, JournalId, LaneName, NodeId, SessionEpoch, SessionKey};
 use crate::limits::{Limits, MAX_WAITING_ANSWERS};
 use crate::mail::Weigh;
@@ -40,6 +45,7 @@ use crate::seam::{Granted, HelloRequest, Identity, SessionNews, ToWriter};
 use crate::time::Moment;
 
 use inbox::{Item, LocalRefusal, SessionInbox};
+use inventory::SessionInventory;
 use lifecycle::{Ending, Event, Phase, Step};
 use membership::Membership;
 use outbox::SessionOutbox;
@@ -62,6 +68,7 @@ pub struct Session {
     inbox: SessionInbox,
     /// The durable frame that is with the writer.
     in_flight: Option<FrameRef>,
+    inventory: SessionInventory,
     outbox: SessionOutbox,
     specs: SpecsOnTheWay,
     held_back: bool,
@@ -108,6 +115,7 @@ impl Session {
             membership: None,
             inbox: SessionInbox::default(),
             in_flight: None,
+            inventory: SessionInventory::default(),
             outbox: SessionOutbox::default(),
             specs: SpecsOnTheWay::default(),
             held_back: false,
@@ -134,11 +142,12 @@ impl Session {
         }
         match frame {
             NodeFrame::Hello(hello) => self.take_hello(hello),
-            NodeFrame::Heartbeat(heartbeat) => self.take_heartbeat(heartbeat.sequence, bytes, now),
+            NodeFrame::Heartbeat(heartbeat) => self.take_heartbeat(heartbeat, bytes, now),
             NodeFrame::CommandUpdate(update) => self.take_update(update, bytes),
             NodeFrame::EventBatch(batch) => self.take_events(batch, bytes),
             NodeFrame::SpecApplied(applied) => self.take_spec_applied(*applied, bytes),
             NodeFrame::Status(status) => self.take_status(*status, bytes),
+            NodeFrame::InventorySection(section) => self.take_section(*section, bytes),
             NodeFrame::Credit(change) => self.take_credit(change, bytes),
             NodeFrame::Unsupported(frame_ref) => {
                 let message = "this gateway does not store frames of that kind".to_owned();
@@ -180,6 +189,12 @@ impl Session {
                     self.reject(Rejected { frame_ref, code, message, retryable });
                 }
             }
+            SessionNews::SectionStored { frame_ref } => self.answer_section(frame_ref, None),
+            SessionNews::SectionNotStored { frame_ref, message } => {
+                self.answer_section(frame_ref, Some(message));
+            }
+            SessionNews::InventoryWanted(wanted) => self.take_looked(Some(wanted)),
+            SessionNews::InventoryNotLooked => self.take_looked(None),
             SessionNews::Commands(commands) => {
                 if self.take_event(Event::Order) {
                     self.send_commands(commands);
@@ -258,7 +273,7 @@ impl Session {
         if self.has_sent_specs() {
             return Some(ToWriter::SpecsSent { key: self.key, bytes: mem::take(&mut self.specs.sent) });
         }
-        let message = self.poll_inbox();
+        let message = self.poll_inventory().or_else(|| self.poll_inbox());
         self.advance();
         // The item may have been the last that a finishing session owed.
         message.or_else(|| self.phase.is_over_for_writer().then(|| self.poll_farewell()).flatten())
@@ -285,6 +300,7 @@ impl Session {
     pub fn wants_read(&self) -> bool {
         self.phase != Phase::Ended
             && !self.inbox.is_full(&self.limits)
+            && !self.inventory.is_full(&self.limits)
             && self.outbox.answers() < MAX_WAITING_ANSWERS
     }
 
@@ -345,6 +361,11 @@ impl Session {
         self.inbox.bytes()
     }
 
+    /// How many sections of the inventory wait for the writer or for its answer.
+    pub fn sections_on_their_way(&self) -> usize {
+        self.inventory.len()
+    }
+
     /// How many credit changes named a lane that the Hello did not declare.
     pub fn ignored_credits(&self) -> u32 {
         self.ignored_credits
@@ -362,16 +383,20 @@ impl Session {
         self.lanes = hello.lanes.iter().map(|lane| lane.lane.clone()).collect();
         self.journal.clone_from(&hello.journal);
         self.boot_id = Arc::from(hello.boot_id.as_str());
+        self.inventory.handle_hello(&hello.inventory);
         let request = HelloRequest { key: self.key, identity: *identity, hello: *hello };
         self.introduction = Introduction::Ready(Box::new(request));
     }
 
-    fn take_heartbeat(&mut self, sequence: u64, bytes: usize, now: Moment) {
+    fn take_heartbeat(&mut self, heartbeat: Heartbeat, bytes: usize, now: Moment) {
+        let Heartbeat { sequence, inventory } = heartbeat;
         match &self.membership {
             Some(membership) => {
                 let server_time = membership.server_time(now);
                 self.outbox.push(GatewayFrame::HeartbeatAck { sequence, server_time });
+                self.take_list(inventory);
             }
+            // Its list is no news: the Hello before it has one.
             None => self.inbox.push(Item::Heartbeat { sequence }, bytes),
         }
     }
@@ -389,7 +414,9 @@ impl Session {
 
     fn take_grant(&mut self, granted: Granted, now: Moment) {
         let membership = Membership::new(self.key, granted.epoch, granted.server_time, &self.limits, now);
-        let welcome = membership.welcome(self.journal.take(), granted.journal_acked, &self.limits);
+        self.inventory.handle_looked(Some(granted.inventory_wanted.is_empty()));
+        let mut welcome = membership.welcome(self.journal.take(), granted.journal_acked, &self.limits);
+        welcome.inventory_wanted = granted.inventory_wanted;
         self.membership = Some(membership);
         self.outbox.push(GatewayFrame::Welcome(Box::new(welcome)));
         if self.phase == Phase::Live {
@@ -447,6 +474,7 @@ impl Session {
         self.ending = Some(reason);
         self.inbox.clear();
         self.in_flight = None;
+        self.inventory.clear();
         self.outbox.clear();
         self.specs = SpecsOnTheWay::default();
         if !matches!(self.introduction, Introduction::Posted) {
@@ -464,7 +492,7 @@ impl Session {
             let LocalRefusal { frame_ref, code, message } = *refusal;
             self.reject(Rejected { frame_ref, code, message, retryable: false });
         }
-        if self.inbox.is_empty() && self.in_flight.is_none() {
+        if self.inbox.is_empty() && self.in_flight.is_none() && !self.inventory.has_sections() {
             self.take_event(Event::AllAnswered);
         }
         if self.outbox.is_empty() {

@@ -64,6 +64,7 @@ const fn is_answer(frame: &GatewayFrame) -> bool {
         GatewayFrame::Ack(_)
             | GatewayFrame::EventAck(_)
             | GatewayFrame::Rejected(_)
+            | GatewayFrame::InventoryWanted(_)
             | GatewayFrame::HeartbeatAck { .. }
     )
 }

@@ -4,29 +4,32 @@
 //! seam's rules, as it knows them: it answers what was posted to it, also when the session has
 //! ended and it does not know yet.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::stories::events::{events, journal};
+use super::stories::inventory::{list, name, section};
 use super::stories::statuses::status;
 use super::stories::{command, hello, identity, update};
 use super::*;
 use crate::command::CommandState;
 use crate::frame::{CancelCommand, EventAck, Goodbye, Heartbeat, Spec, SpecApplied};
 use crate::ids::{CommandId, Credits, EventSeq, Generation, ShardId, SpecName};
+use crate::limits::MAX_SECTIONS_WITH_WRITER;
 use crate::time::UnixMillis;
 
 #[derive(Debug, Clone)]
 enum Op {
     Hello { valid: bool },
-    Heartbeat,
+    Heartbeat { list: Option<u8> },
     Update { bad: bool, bytes: usize },
     Events { bad: bool, bytes: usize },
     SpecApplied { bad: bool, bytes: usize },
     Status { bad: bool, bytes: usize },
+    Section { bad: bool, bytes: usize },
     Unsupported,
     Credit { declared: bool },
     Ignored,
@@ -34,6 +37,8 @@ enum Op {
     HalfClose,
     WriterGrants { replays: u64 },
     WriterAnswers { stored: bool },
+    WriterAnswersSection { which: usize, stored: bool },
+    WriterLooked { wanted: Option<bool> },
     WriterCommands { count: u64 },
     WriterCancels,
     WriterSpecs { bytes: usize },
@@ -47,11 +52,12 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         1 => (0..4u8).prop_map(|kind| Op::Hello { valid: kind > 0 }),
-        4 => Just(Op::Heartbeat),
+        4 => prop::option::of(0..3u8).prop_map(|list| Op::Heartbeat { list }),
         12 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Update { bad, bytes }),
         6 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Events { bad, bytes }),
         4 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::SpecApplied { bad, bytes }),
         4 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Status { bad, bytes }),
+        6 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Section { bad, bytes }),
         2 => Just(Op::Unsupported),
         4 => any::<bool>().prop_map(|declared| Op::Credit { declared }),
         1 => Just(Op::Ignored),
@@ -59,6 +65,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::HalfClose),
         6 => (0..4u64).prop_map(|replays| Op::WriterGrants { replays }),
         12 => prop::bool::weighted(0.8).prop_map(|stored| Op::WriterAnswers { stored }),
+        8 => (0..4usize, prop::bool::weighted(0.8))
+            .prop_map(|(which, stored)| Op::WriterAnswersSection { which, stored }),
+        4 => prop::option::of(any::<bool>()).prop_map(|wanted| Op::WriterLooked { wanted }),
         4 => (0..4u64).prop_map(|count| Op::WriterCommands { count }),
         1 => Just(Op::WriterCancels),
         2 => (0..900usize).prop_map(|bytes| Op::WriterSpecs { bytes }),
@@ -90,11 +99,15 @@ struct World {
     input_over: bool,
     durable_refs: Vec<FrameRef>,
     answered_refs: Vec<FrameRef>,
+    sections: BTreeSet<FrameRef>,
     heartbeats: VecDeque<u64>,
     frames_seen: usize,
     last_seq: u64,
     // What the writer knows.
     to_hand: VecDeque<Handed>,
+    sections_to_hand: VecDeque<FrameRef>,
+    sections_with_writer: Vec<FrameRef>,
+    look_out: bool,
     hello_posted: bool,
     granted: bool,
     with_writer: Option<Handed>,
@@ -127,10 +140,14 @@ impl World {
             input_over: false,
             durable_refs: Vec::new(),
             answered_refs: Vec::new(),
+            sections: BTreeSet::new(),
             heartbeats: VecDeque::new(),
             frames_seen: 0,
             last_seq: 0,
             to_hand: VecDeque::new(),
+            sections_to_hand: VecDeque::new(),
+            sections_with_writer: Vec::new(),
+            look_out: false,
             hello_posted: false,
             granted: false,
             with_writer: None,
@@ -150,6 +167,8 @@ impl World {
         match op {
             Op::WriterGrants { .. }
             | Op::WriterAnswers { .. }
+            | Op::WriterAnswersSection { .. }
+            | Op::WriterLooked { .. }
             | Op::WriterCommands { .. }
             | Op::WriterCancels
             | Op::WriterSpecs { .. }
@@ -191,7 +210,10 @@ impl World {
                 hello.protocol = if valid { 1 } else { 2 };
                 (NodeFrame::Hello(Box::new(hello)), 40)
             }
-            Op::Heartbeat => (NodeFrame::Heartbeat(Heartbeat { sequence: frame_ref.0 }), 4),
+            Op::Heartbeat { list: of } => {
+                let of = of.map(|of| list(&[("cpu", ["1", "2", "3"][usize::from(of)])])).unwrap_or_default();
+                (NodeFrame::Heartbeat(Heartbeat { sequence: frame_ref.0, inventory: of.into() }), 4)
+            }
             Op::Update { bad, bytes } => {
                 let mut update = update(frame_ref.0, CommandState::Running);
                 update.attempt.0 = u32::from(!bad);
@@ -212,6 +234,11 @@ impl World {
                     status.id.clear();
                 }
                 (NodeFrame::Status(Box::new(status)), bytes)
+            }
+
+            Op::Section { bad, bytes } => {
+                let section = section(frame_ref.0, if bad { "" } else { "cpu" }, "body");
+                (NodeFrame::InventorySection(Box::new(section)), bytes)
             }
             Op::Unsupported => (NodeFrame::Unsupported(frame_ref), 9),
             Op::Credit { declared } => {
@@ -249,6 +276,13 @@ impl World {
                         self.to_hand.push_back(Handed::Status(frame_ref));
                     }
                 }
+
+                NodeFrame::InventorySection(section) => {
+                    self.sections.insert(frame_ref);
+                    if !section.section.is_empty() {
+                        self.sections_to_hand.push_back(frame_ref);
+                    }
+                }
                 NodeFrame::Unsupported(_) => self.durable_refs.push(frame_ref),
                 NodeFrame::Credit(change) if change.lane.as_str() == "default" => {
                     self.to_hand.push_back(Handed::Credit(change.capacity));
@@ -276,6 +310,7 @@ impl World {
                     journal_acked: EventSeq(0),
                     replays,
                     cancels: Vec::new(),
+                    inventory_wanted: Vec::new(),
                 }))
             }
             Op::WriterAnswers { stored } if self.with_writer.is_some() => {
@@ -289,6 +324,23 @@ impl World {
                 } else {
                     let message = "no such command".to_owned();
                     SessionNews::NotStored { code: RejectCode::UnknownCommand, message, retryable: false }
+                }
+            }
+            Op::WriterAnswersSection { which, stored } if !self.sections_with_writer.is_empty() => {
+                let which = which % self.sections_with_writer.len();
+                let frame_ref = self.sections_with_writer.remove(which);
+                if stored {
+                    SessionNews::SectionStored { frame_ref }
+                } else {
+                    SessionNews::SectionNotStored { frame_ref, message: "no such node".to_owned() }
+                }
+            }
+            Op::WriterLooked { wanted } if self.look_out => {
+                self.look_out = false;
+                match wanted {
+                    None => SessionNews::InventoryNotLooked,
+                    Some(false) => SessionNews::InventoryWanted(Vec::new()),
+                    Some(true) => SessionNews::InventoryWanted(vec![name("cpu")]),
                 }
             }
             Op::WriterCommands { count } if self.granted => {
@@ -358,6 +410,17 @@ impl World {
                 assert!(self.granted, "1: the Hello is durable first");
                 self.see_durable(Handed::Status(request.status.frame_ref));
             }
+
+            ToWriter::Section(request) => {
+                assert!(self.granted, "1: the Hello is durable first");
+                assert_eq!(self.sections_to_hand.pop_front(), Some(request.frame_ref), "sections in order");
+                self.sections_with_writer.push(request.frame_ref);
+                assert!(self.sections_with_writer.len() <= MAX_SECTIONS_WITH_WRITER, "6: bounded");
+            }
+            ToWriter::InventoryLook(_) => {
+                assert!(!self.look_out, "one look at a time");
+                self.look_out = true;
+            }
             ToWriter::Credit { change, .. } => {
                 let due = self.to_hand.pop_front();
                 assert_eq!(due, Some(Handed::Credit(change.capacity)), "credits keep their place");
@@ -381,6 +444,11 @@ impl World {
         assert_eq!(is_welcome, self.frames_seen == 0, "1: Welcome is first, and once; came {frame:?}");
         self.frames_seen += 1;
         match frame {
+            GatewayFrame::Ack(Ack { frame_ref, .. }) | GatewayFrame::Rejected(Rejected { frame_ref, .. })
+                if self.sections.contains(frame_ref) =>
+            {
+                self.sections.remove(frame_ref);
+            }
             GatewayFrame::Ack(Ack { frame_ref, .. })
             | GatewayFrame::EventAck(EventAck { frame_ref, .. })
             | GatewayFrame::Rejected(Rejected { frame_ref, .. }) => {
@@ -413,8 +481,13 @@ impl World {
             assert_eq!(self.session.queued_frames(), 0);
         }
         assert!(self.session.inbox_frames() <= limits.session_inbox_frames, "6: bounded");
-        assert!(self.session.waiting_answers() <= MAX_WAITING_ANSWERS + limits.session_inbox_frames);
-        let at_bound = self.session.inbox_frames() >= limits.session_inbox_frames
+        // What may be answered while nothing is read: frames, sections and a look.
+        let most_at_once = 2 * limits.session_inbox_frames + MAX_SECTIONS_WITH_WRITER + 1;
+        assert!(self.session.waiting_answers() <= MAX_WAITING_ANSWERS + most_at_once);
+        let most_sections = limits.session_inbox_frames + MAX_SECTIONS_WITH_WRITER;
+        assert!(self.session.sections_on_their_way() <= most_sections, "6: bounded");
+        let at_bound = self.session.inventory.is_full(&limits)
+            || self.session.inbox_frames() >= limits.session_inbox_frames
             || self.session.inbox_bytes() >= limits.session_inbox_bytes
             || self.session.waiting_answers() >= MAX_WAITING_ANSWERS;
         assert!(
@@ -430,11 +503,13 @@ impl World {
             self.run(Op::DriverPolls { writer: 8, frames: 64 });
             self.run(Op::WriterGrants { replays: 1 });
             self.run(Op::WriterAnswers { stored: true });
+            self.run(Op::WriterAnswersSection { which: 0, stored: true });
         }
         let end = self.end.clone().expect("a half-closed session ends");
         if end == CloseReason::Finished && self.hello_posted {
             assert_eq!(self.answered_refs, self.durable_refs, "3: all is answered before the end");
             assert_eq!(self.to_hand, [], "all was handed to the writer");
+            assert!(self.sections.is_empty(), "3: all sections are answered before the end");
             assert_eq!(self.heartbeats, [], "4: all heartbeats were answered");
         }
     }

@@ -5,6 +5,7 @@
 //! fences. Bytes and sockets are the shard's to test, orders nobody thought of the properties'.
 
 pub(super) mod events;
+pub(super) mod inventory;
 mod specs;
 pub(super) mod statuses;
 
@@ -41,6 +42,7 @@ pub(super) fn hello(lanes: &[&str]) -> Hello {
         journal: Some(JournalId::new("journal-1").expect("a journal id")),
         known_commands: Vec::new(),
         specs: Vec::new(),
+        inventory: Vec::new(),
     }
 }
 
@@ -94,6 +96,7 @@ fn granted() -> SessionNews {
         journal_acked: EventSeq(17),
         replays: Vec::new(),
         cancels: Vec::new(),
+        inventory_wanted: Vec::new(),
     }))
 }
 
@@ -116,7 +119,7 @@ fn send_update(session: &mut Session, frame_ref: u64, now: Moment) {
 }
 
 fn send_heartbeat(session: &mut Session, sequence: u64, now: Moment) {
-    session.handle_frame(NodeFrame::Heartbeat(Heartbeat { sequence }), 10, now);
+    session.handle_frame(NodeFrame::Heartbeat(Heartbeat { sequence, ..Heartbeat::default() }), 10, now);
 }
 
 fn stored() -> SessionNews {
@@ -277,6 +280,7 @@ fn welcome_comes_first_then_replays_cancels_and_what_waited() {
         journal_acked: EventSeq(17),
         replays: vec![command(5), command(8)],
         cancels: vec![cancel.clone()],
+        inventory_wanted: Vec::new(),
     }));
     session.handle_news(news, at(4));
     assert!(!session.hello_is_pending());
@@ -295,6 +299,7 @@ fn welcome_comes_first_then_replays_cancels_and_what_waited() {
         frame_bytes: limits.frame_bytes as u32,
         result_bytes: limits.result_bytes as u32,
         events_per_batch: 1000,
+        inventory_wanted: Vec::new(),
     };
     let rejected = Rejected {
         frame_ref: FrameRef(2),

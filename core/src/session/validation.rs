@@ -1,19 +1,22 @@
 //! What is wrong with what a node sent, before anyone else sees it.
 //!
 //! It looks at one frame alone: what depends on the database (unknown command, old attempt) is the
-//! writer's. A bad Hello ends its stream; a bad update is rejected alone; a bad event
+//! writer's. A bad Hello ends its stream; a bad update or section is rejected alone; a bad event
 //! becomes a tombstone in its journal.
 //!
 //! 1. What passes can be stored: every text is short and free of NUL, every number fits its column.
 //! 2. A sentence names the field, what it holds, what is allowed, and the limit's key if it has one.
 //! 3. No sentence repeats text of the node.
 
+use bytes::Bytes;
+
 use crate::command::CommandState;
 use crate::frame::{
-    CommandUpdate, Event, EventBatch, Hello, KnownCommand, PROTOCOL, RejectCode, SpecApplied, SpecGeneration,
-    Status,
+    CommandUpdate, Event, EventBatch, Hello, InventorySection, KnownCommand, PROTOCOL, RejectCode,
+    SpecApplied, SpecGeneration, Status,
 };
-use crate::ids::{Attempt, Credits, Generation, SpecName};
+use crate::ids::{Attempt, Credits, FrameRef, Generation, SectionName, SpecName};
+use crate::inventory::{BodyHash, SectionHash};
 use crate::limits::{
     Limits, MAX_EVENT_BODY_BYTES, MAX_EVENT_TEXT_BYTES, MAX_FEATURE_BYTES, MAX_FEATURES, MAX_LANE_CAPACITY,
     MAX_SIGNATURE_BYTES, MAX_STATUS_BODY_BYTES, MAX_STATUS_TEXT_BYTES, MAX_TEXT_BYTES,
@@ -47,6 +50,7 @@ pub(super) fn admit_hello(hello: &mut Hello, limits: &Limits) -> Result<(), Stri
         check_text("features", feature, MAX_FEATURE_BYTES).map_err(|why| format!("Hello: {why}"))?;
     }
     admit_lanes(hello, limits)?;
+    check_list(&hello.inventory, limits).map_err(|why| format!("Hello: {why}"))?;
     check_known_commands(&hello.known_commands, limits)?;
     check_specs(&hello.specs, limits)
 }
@@ -60,6 +64,23 @@ fn admit_lanes(hello: &mut Hello, limits: &Limits) -> Result<(), String> {
     }
     for lane in &mut hello.lanes {
         lane.capacity = clamp_capacity(lane.capacity);
+    }
+    Ok(())
+}
+
+/// Checks a list of what a node has.
+pub(super) fn check_list(list: &[SectionHash], limits: &Limits) -> Result<(), String> {
+    if list.len() > limits.sections_per_node {
+        return Err(format!(
+            "inventory holds {} entries; at most {} are allowed (sessions.sections_per_node)",
+            list.len(),
+            limits.sections_per_node
+        ));
+    }
+    let mut names: Vec<&str> = list.iter().map(|entry| entry.section.as_str()).collect();
+    names.sort_unstable();
+    if names.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("inventory names a section twice; name each section once".to_owned());
     }
     Ok(())
 }
@@ -134,6 +155,30 @@ pub(super) fn check_update(update: &CommandUpdate, limits: &Limits) -> Result<()
         }
     }
     Ok(())
+}
+
+/// A section that can be stored.
+#[derive(Debug)]
+pub(super) struct Section {
+    pub(super) frame_ref: FrameRef,
+    pub(super) name: SectionName,
+    pub(super) hash: BodyHash,
+    pub(super) body: Bytes,
+}
+
+/// Checks a section: its name, and that the hash is its body's. `Err` is the sentence of its `Rejected`.
+pub(super) fn admit_section(section: InventorySection) -> Result<Section, String> {
+    let InventorySection { frame_ref, section, hash, body } = section;
+    let name = SectionName::new(&section).map_err(|error| error.to_string())?;
+    let claimed = BodyHash::from_bytes(&hash).ok_or_else(|| wrong_length(hash.len()))?;
+    if BodyHash::of(&body) != claimed {
+        return Err("hash is not the SHA-256 of the body; one of the two is corrupt".to_owned());
+    }
+    Ok(Section { frame_ref, name, hash: claimed, body })
+}
+
+fn wrong_length(bytes: usize) -> String {
+    format!("hash is {bytes} bytes long; it must be the {} of the body's SHA-256", BodyHash::BYTES)
 }
 
 /// Checks a batch of events, and leaves of it a run without a gap. What can't be stored of a single

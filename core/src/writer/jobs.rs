@@ -34,6 +34,10 @@ impl Writer {
                 Some(Job::Statuses { entries })
             })
             .or_else(|| {
+                let entries = self.inventory.poll_batch(&self.config.limits, now)?;
+                Some(Job::Inventory { entries, most: self.config.limits.sections_per_node })
+            })
+            .or_else(|| {
                 let entries = self.presence.poll_batch(&self.config.limits, now)?;
                 Some(Job::Presence { gateway: self.config.gateway.clone(), entries })
             })
@@ -63,6 +67,7 @@ impl Writer {
             self.events.queue().next_deadline(),
             self.specs.next_answers(),
             self.statuses.queue().next_deadline(),
+            self.inventory.next_deadline(),
             self.presence.next_deadline(),
             self.stop.next_deadline(),
             self.sweep_deadline(),
@@ -80,6 +85,7 @@ impl Writer {
             Queue::Updates => self.updates.backoff().health(),
             Queue::Events => self.events.queue().backoff().health(),
             Queue::Statuses => self.statuses.queue().backoff().health(),
+            Queue::Inventory => self.inventory.backoff().health(),
             Queue::Presence => self.presence.queue().backoff().health(),
             Queue::Feed => self.cancels.backoff().health(),
             Queue::Sweeps => self.sweeps.backoff().health(),
@@ -96,6 +102,7 @@ impl Writer {
             Queue::Updates => self.updates.len(),
             Queue::Events => self.events.queue().len(),
             Queue::Statuses => self.statuses.queue().len(),
+            Queue::Inventory => self.inventory.len(),
             Queue::Presence => self.presence.queue().len(),
             Queue::Specs => self.specs.len(),
         }

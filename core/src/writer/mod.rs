@@ -21,6 +21,7 @@ mod directory;
 mod dispatch;
 mod events;
 mod hellos;
+mod inventory;
 mod jobs;
 mod lanes;
 mod lease;
@@ -66,7 +67,7 @@ use crate::ids::{GatewayId, LeaseEpoch, NodeId, SessionEpoch, SessionKey, ShardI
 use crate::limits::Limits;
 use crate::mail::Weigh;
 use crate::seam::{HelloRequest, SessionNews, ToShard, ToWriter, UpdateRequest};
-use crate::store::{GatewayRow, Outcome, PresenceEntry};
+use crate::store::{GatewayRow, InventoryEntry, Outcome, PresenceEntry, Queue};
 use crate::time::Moment;
 
 /// What the writer needs to know of its gateway.
@@ -122,6 +123,9 @@ pub struct WriterCounts {
     pub events_refused: u64,
     /// Statuses that were stored for the first time.
     pub statuses_stored: u64,
+    pub sections_stored: u64,
+    /// Sections of inventories that the database refused.
+    pub sections_refused: u64,
     /// Commands that this gateway's sweeps made expired.
     pub commands_expired: u64,
     /// Sessions of dead gateways that they marked disconnected.
@@ -147,6 +151,7 @@ pub struct Writer {
     updates: GroupQueue<UpdateRequest>,
     events: EventsQueue,
     statuses: StatusQueue,
+    inventory: GroupQueue<InventoryEntry>,
     presence: Presence,
     cancels: CancelFeed,
     sweeps: Sweeps,
@@ -170,6 +175,7 @@ impl Writer {
             updates: GroupQueue::new(),
             events: EventsQueue::new(config.hooked.clone()),
             statuses: StatusQueue::new(config.hooked.clone()),
+            inventory: GroupQueue::new(),
             presence: Presence::new(),
             cancels: CancelFeed::new(),
             sweeps: Sweeps::new(&config),
@@ -193,6 +199,8 @@ impl Writer {
             ToWriter::SpecApplied(answer) => self.take_spec_applied(*answer),
             ToWriter::SpecsSent { key, bytes } => self.specs.handle_sent(key, bytes, now),
             ToWriter::Status(request) => self.take_status(*request),
+            ToWriter::Section(request) => self.take_section(request),
+            ToWriter::InventoryLook(request) => self.take_look(request),
             ToWriter::Credit { key, change, .. } => self.take_credit(key, change),
             ToWriter::Alive { key, node, epoch } => self.take_alive(key, node, epoch),
             ToWriter::Closed { key, .. } => self.take_closed(key),
@@ -270,14 +278,10 @@ impl Writer {
 
     /// Whether more messages of the shards should be taken now.
     pub fn wants_messages(&self) -> bool {
-        let waiting = [
-            self.hellos.queue().len(),
-            self.updates.len(),
-            self.events.queue().len(),
-            self.specs.answers().len(),
-            self.statuses.queue().len(),
-        ];
-        waiting.iter().sum::<usize>() < self.config.limits.to_writer_messages
+        let queues =
+            [Queue::Hellos, Queue::Updates, Queue::Events, Queue::Statuses, Queue::Inventory, Queue::Specs];
+        queues.map(|queue| self.queue_len(queue)).iter().sum::<usize>()
+            < self.config.limits.to_writer_messages
     }
 
     /// Where the writer is in its life.
@@ -401,6 +405,7 @@ impl Writer {
         self.released_bytes += self.updates.forsake().iter().map(Weigh::weight_bytes).sum::<usize>();
         self.released_bytes += self.events.forsake();
         self.released_bytes += self.statuses.forsake();
+        self.forsake_inventory();
         self.dispatch.forsake();
         self.cancels.forsake();
         self.sweeps.forsake();

@@ -54,6 +54,8 @@ impl Writer {
             Outcome::Events(Err(error)) => self.take_events_error(&error, now),
             Outcome::Statuses(Ok(outcomes)) => self.take_status_outcomes(&outcomes),
             Outcome::Statuses(Err(error)) => self.take_status_error(&error, now),
+            Outcome::Inventory(Ok(outcomes)) => self.take_inventory_outcomes(outcomes),
+            Outcome::Inventory(Err(error)) => self.take_inventory_error(&error, now),
             Outcome::Presence(Ok(outcomes)) => self.take_presence_outcomes(&outcomes),
             Outcome::Presence(Err(error)) => self.presence.handle_failed(&error, now),
             Outcome::Cancels(Ok(wanted)) => self.take_wanted_cancels(wanted, now),
@@ -151,6 +153,7 @@ impl Writer {
             journal_acked: grant.journal_acked,
             replays: grant.replays,
             cancels: grant.cancels,
+            inventory_wanted: grant.inventory_wanted,
         };
         self.tell(key, SessionNews::Granted(Box::new(granted)));
     }
@@ -274,7 +277,7 @@ impl Writer {
     }
 
     /// The session's row has a newer epoch, and no session here took its place.
-    fn supersede(&mut self, key: SessionKey) {
+    pub(super) fn supersede(&mut self, key: SessionKey) {
         if let Some(session) = self.directory.remove(key) {
             self.counts.sessions_superseded += 1;
             self.ledger.close(&session.lanes);

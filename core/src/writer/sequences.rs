@@ -10,17 +10,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::testing::{at, command_id, events_batch, hello, lane, node};
+use super::testing::{at, command_id, events_batch, hello, lane, list_of, node, section};
 use super::tests::config;
 use super::*;
 use crate::command::CommandState;
 use crate::frame::{Command, CommandUpdate, Event, Spec, Status};
-use crate::ids::{Attempt, EventSeq, FrameRef, Generation, LaneSeq, SpecName};
-use crate::seam::{EventsRequest, SpecAnswer, StatusRequest};
+use crate::ids::{Attempt, EventSeq, FrameRef, Generation, LaneSeq, SectionName, SpecName};
+use crate::inventory::BodyHash;
+use crate::seam::{EventsRequest, LookRequest, SectionRequest, SpecAnswer, StatusRequest};
 use crate::store::{
-    Claim, EventsOutcome, ExpiryPass, HelloGrant, HelloOutcome, InFlight, Job, LaneState, LeaseOutcome,
-    PresenceOutcome, Queue, Routed, SpecAppliedOutcome, SpecsFound, SpecsLook, StatusOutcome, StoreError,
-    SweepJob, SweepOutcome, UpdateOutcome,
+    Claim, EventsOutcome, ExpiryPass, HelloGrant, HelloOutcome, InFlight, InventoryOutcome, Job, LaneState,
+    LeaseOutcome, PresenceOutcome, Queue, Routed, SpecAppliedOutcome, SpecsFound, SpecsLook, StatusOutcome,
+    StoreError, SweepJob, SweepOutcome, UpdateOutcome,
 };
 use crate::time::UnixMillis;
 
@@ -45,6 +46,8 @@ enum Op {
     SetSpec { node: usize, poke: bool },
     Answer { session: usize },
     Tell { session: usize, id: u8 },
+    Section { session: usize, of: usize },
+    Look { session: usize },
     Execute { queue: usize, fault: Fault },
     Deliver { queue: usize },
     Pass { millis: u64 },
@@ -69,6 +72,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..NODES, any::<bool>()).prop_map(|(node, poke)| Op::SetSpec { node, poke }),
         3 => (0..8_usize).prop_map(|session| Op::Answer { session }),
         2 => (0..8_usize, 0..4_u8).prop_map(|(session, id)| Op::Tell { session, id }),
+        3 => (0..8_usize, 0..2_usize).prop_map(|(session, of)| Op::Section { session, of }),
+        1 => (0..8_usize).prop_map(|session| Op::Look { session }),
         12 => (0..Queue::ALL.len(), fault).prop_map(|(queue, fault)| Op::Execute { queue, fault }),
         12 => (0..Queue::ALL.len()).prop_map(|queue| Op::Deliver { queue }),
         3 => (1..2_500_u64).prop_map(|millis| Op::Pass { millis }),
@@ -93,6 +98,9 @@ struct Client {
     /// The generation of the spec that the session was sent, and whether the node has answered it.
     spec: u64,
     answered: bool,
+    /// Sections that are not answered yet.
+    sections: BTreeSet<FrameRef>,
+    looks: bool,
 }
 
 #[derive(Debug)]
@@ -112,9 +120,12 @@ struct World {
     /// Of each node's one spec: its generation, and the one that was answered last.
     specs: [(u64, u64); NODES],
     statuses: BTreeSet<(NodeId, String)>,
+    /// What is stored of each node's inventory, with the epoch and the ref that it came with.
+    inventory: BTreeMap<(NodeId, SectionName), (SessionEpoch, FrameRef)>,
     stolen: bool,
     clients: BTreeMap<SessionKey, Client>,
     next_slot: u32,
+    next_ref: u64,
     flights: BTreeMap<Queue, Flight>,
     serving: bool,
     posted: usize,
@@ -147,9 +158,11 @@ impl World {
             acked: [0; NODES],
             specs: [(0, 0); NODES],
             statuses: BTreeSet::new(),
+            inventory: BTreeMap::new(),
             stolen: false,
             clients: BTreeMap::new(),
             next_slot: 0,
+            next_ref: 0,
             flights: BTreeMap::new(),
             serving: false,
             posted: 0,
@@ -186,6 +199,8 @@ impl World {
             }
             Op::Answer { session } => self.answer_spec(session),
             Op::Tell { session, id } => self.tell(session, id),
+            Op::Section { session, of } => self.send_section(session, of),
+            Op::Look { session } => self.ask_for_look(session),
             Op::Execute { queue, fault } => self.execute(Queue::ALL[queue], fault),
             Op::Deliver { queue } => self.deliver(Queue::ALL[queue]),
             Op::Pass { millis } => {
@@ -294,6 +309,29 @@ impl World {
         self.post(ToWriter::Status(Box::new(request)));
     }
 
+    /// Sections are not awaited: a session has any number of them out.
+    fn send_section(&mut self, session: usize, of: usize) {
+        let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
+        let Some(epoch) = client.granted else { return };
+        self.next_ref += 1;
+        client.sections.insert(FrameRef(self.next_ref));
+        let of = ["cpu", "disk"][of];
+        let mut request = section(&name(client.node), 0, self.next_ref, of, "body");
+        (request.key, request.epoch) = (*key, epoch);
+        self.post(ToWriter::Section(Arc::new(request)));
+    }
+
+    fn ask_for_look(&mut self, session: usize) {
+        let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
+        if client.looks || client.granted.is_none() {
+            return;
+        }
+        client.looks = true;
+        let (key, node) = (*key, node(&name(client.node)));
+        let list = list_of(&[("cpu", "body"), ("disk", "other")]);
+        self.post(ToWriter::InventoryLook(Arc::new(LookRequest { key, node, list })));
+    }
+
     fn say_alive(&mut self) {
         let alive = |(key, client): (&SessionKey, &Client)| {
             Some(ToWriter::Alive { key: *key, node: node(&name(client.node)), epoch: client.granted? })
@@ -344,6 +382,12 @@ impl World {
                 assert!(acked.0 <= self.journals[client.node].len() as u64, "no ack before the commit");
                 let known = &mut self.acked[client.node];
                 *known = (*known).max(acked.0);
+            }
+            SessionNews::SectionStored { frame_ref } | SessionNews::SectionNotStored { frame_ref, .. } => {
+                assert!(client.sections.remove(&frame_ref), "a section is answered once, by its ref");
+            }
+            SessionNews::InventoryWanted(_) | SessionNews::InventoryNotLooked => {
+                assert!(std::mem::take(&mut client.looks), "a look is answered once");
             }
             SessionNews::Commands(commands) => {
                 assert!(client.granted.is_some());
@@ -451,6 +495,10 @@ impl World {
                 let stored = keys.into_iter().map(|key| self.statuses.insert(key));
                 Outcome::Statuses(Ok(stored.map(|is_new| StatusOutcome { is_new }).collect()))
             }
+
+            Job::Inventory { entries, .. } => {
+                Outcome::Inventory(Ok(entries.iter().map(|entry| self.take_inventory(entry)).collect()))
+            }
             Job::Sweep(job) => Outcome::Sweep(Ok(self.sweep(job))),
             Job::SpecsDue { looks, .. } => {
                 Outcome::SpecsDue(Ok(looks.iter().map(|look| self.due(look)).collect()))
@@ -483,6 +531,28 @@ impl World {
         assert!(entry.generation.0 <= *current, "a node answers what it was sent");
         *answered = (*answered).max(entry.generation.0);
         SpecAppliedOutcome::Stored
+    }
+
+    fn take_inventory(&mut self, entry: &InventoryEntry) -> InventoryOutcome {
+        let request: &SectionRequest = match entry {
+            InventoryEntry::Section(request) => request,
+            InventoryEntry::Look(look) => {
+                let is_wanted = |of: &&crate::inventory::SectionHash| {
+                    !self.inventory.contains_key(&(look.node.clone(), of.section.clone()))
+                        || of.hash != BodyHash::of(b"body")
+                };
+                let wanted = look.list.iter().filter(is_wanted).map(|of| of.section.clone());
+                return InventoryOutcome::Wanted(wanted.collect());
+            }
+        };
+        if request.epoch < SessionEpoch(self.epochs[number_of(&request.node)]) {
+            return InventoryOutcome::Superseded;
+        }
+        let place = (request.node.clone(), request.section.clone());
+        let now = (request.epoch, request.frame_ref);
+        let before = self.inventory.insert(place, now);
+        assert!(before.is_none_or(|before| before <= now), "an older section is stored over a newer one");
+        InventoryOutcome::Stored
     }
 
     fn sweep(&self, job: &SweepJob) -> SweepOutcome {
@@ -518,6 +588,7 @@ impl World {
             cancels: Vec::new(),
             cursors: vec![LaneSeq(0)],
             has_pending: self.rows.iter().any(|row| row.node == number && row.state == CommandState::Pending),
+            inventory_wanted: Vec::new(),
         }))
     }
 

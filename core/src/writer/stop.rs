@@ -93,6 +93,7 @@ impl Writer {
             let flushed = self.updates.is_idle()
                 && self.events.queue().is_idle()
                 && self.statuses.queue().is_idle()
+                && self.inventory.is_idle()
                 && self.presence.queue().is_idle()
                 && self.hellos.queue().is_idle()
                 && !self.dispatch.is_in_flight()

@@ -8,8 +8,12 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::frame::{Event, EventBatch, Hello, LaneCapacity};
-use crate::ids::{CommandId, Credits, EventSeq, FrameRef, JournalId, LaneName, NodeId, SessionKey, ShardId};
-use crate::seam::{HelloRequest, Identity};
+use crate::ids::{
+    CommandId, Credits, EventSeq, FrameRef, JournalId, LaneName, NodeId, SectionName, SessionEpoch,
+    SessionKey, ShardId,
+};
+use crate::inventory::{BodyHash, SectionHash};
+use crate::seam::{HelloRequest, Identity, SectionRequest};
 use crate::store::StoreError;
 use crate::time::Moment;
 
@@ -53,6 +57,27 @@ pub(crate) fn events_batch(seqs: std::ops::Range<u64>) -> EventBatch {
     }
 }
 
+/// A section of the node's first session.
+pub(crate) fn section(name: &str, slot: u32, frame_ref: u64, of: &str, body: &str) -> SectionRequest {
+    SectionRequest {
+        key: key(slot),
+        node: node(name),
+        epoch: SessionEpoch(1),
+        frame_ref: FrameRef(frame_ref),
+        section: SectionName::new(of).expect("a section name"),
+        hash: BodyHash::of(body.as_bytes()),
+        body: body.to_owned().into(),
+    }
+}
+
+pub(crate) fn list_of(pairs: &[(&str, &str)]) -> Box<[SectionHash]> {
+    let entry = |(of, body): &(&str, &str)| SectionHash {
+        section: SectionName::new(of).expect("a section name"),
+        hash: BodyHash::of(body.as_bytes()),
+    };
+    pairs.iter().map(entry).collect()
+}
+
 pub(crate) fn hello(name: &str, slot: u32, lanes: &[(&str, u32)]) -> HelloRequest {
     let identity =
         Identity { node: node(name), site: "test".into(), certificate_serial: format!("{slot:04X}") };
@@ -71,6 +96,7 @@ pub(crate) fn hello(name: &str, slot: u32, lanes: &[(&str, u32)]) -> HelloReques
         journal: None,
         known_commands: Vec::new(),
         specs: Vec::new(),
+        inventory: Vec::new(),
     };
     HelloRequest { key: key(slot), identity, hello }
 }

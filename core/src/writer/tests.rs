@@ -7,6 +7,7 @@
 
 mod events;
 mod hellos;
+mod inventory;
 mod specs;
 mod statuses;
 
@@ -20,7 +21,7 @@ use super::testing::{at, away, command_id, hello, key, lane, node};
 use super::*;
 use crate::command::CommandState;
 use crate::frame::{CancelCommand, Command, CommandUpdate, RejectCode};
-use crate::ids::{Attempt, Credits, EventSeq, FrameRef, LaneSeq};
+use crate::ids::{Attempt, Credits, EventSeq, FrameRef, LaneSeq, SectionName};
 use crate::store::{
     Claim, HelloGrant, HelloOutcome, InFlight, Job, LaneRead, LaneState, LaneWant, LeaseJob, LeaseOutcome,
     PresenceOutcome, Queue, Routed, SpecsFound, StoreError, UpdateOutcome, WantedCancel,
@@ -177,6 +178,13 @@ fn describe_news(news: SessionNews) -> String {
             Some((seq, refused)) => format!("events up to {acked}, {seq} is {:?}", refused.code),
         },
         SessionNews::NotStored { code, .. } => format!("not stored, {code:?}"),
+        SessionNews::SectionStored { frame_ref } => format!("section {frame_ref} stored"),
+        SessionNews::SectionNotStored { frame_ref, .. } => format!("section {frame_ref} not stored"),
+        SessionNews::InventoryWanted(wanted) => {
+            let names: Vec<&str> = wanted.iter().map(SectionName::as_str).collect();
+            format!("wanted: {}", names.join(" "))
+        }
+        SessionNews::InventoryNotLooked => "not looked".to_owned(),
         SessionNews::Commands(commands) => {
             let ids: Vec<String> =
                 commands.iter().map(|command| command.id.0.as_u128().to_string()).collect();
@@ -206,6 +214,7 @@ fn grant(epoch: u64) -> HelloGrant {
         cancels: Vec::new(),
         cursors: vec![LaneSeq(0); 16],
         has_pending: false,
+        inventory_wanted: Vec::new(),
     }
 }
 

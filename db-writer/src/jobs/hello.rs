@@ -2,7 +2,8 @@
 //!
 //! First the lease and the sessions are locked, so that the second step, which locks and reads what
 //! the nodes may have, sees all that any dispatch has committed. Then it is decided what each
-//! command's fate is, and the third step writes and reads the rest.
+//! command's fate is, and the third step writes and reads the rest. Where a Hello lists what its node
+//! has, a fourth step compares that with what is stored.
 //!
 //! 1. At most one Hello of a node is in a batch.
 //! 2. A Hello that is refused changes nothing and holds no other back.
@@ -22,6 +23,7 @@ use uuid::Uuid;
 
 use super::JobError;
 use super::hello_fate::{Fate, Row, fate};
+use super::inventory;
 use super::stored::{StoredCommand, bigint, command_state, corrupt, counter, integer, lane_name, number};
 use crate::connection::Link;
 
@@ -46,7 +48,11 @@ pub(super) async fn execute(
         .filter_map(|(entry, refusal)| refusal.is_none().then_some(entry))
         .collect();
     let mut answers = read_commands(link, &granted).await?;
-    let grants = write(link, proof, &granted, &mut answers).await?;
+    let mut grants = write(link, proof, &granted, &mut answers).await?;
+    let lists = granted.iter().map(|entry| (&entry.identity.node, &entry.hello.inventory[..]));
+    for (grant, wanted) in grants.iter_mut().zip(inventory::wanted(link, lists).await?) {
+        grant.inventory_wanted = wanted;
+    }
     link.commit().await?;
     let mut grants = grants.into_iter();
     refusals
@@ -284,6 +290,7 @@ async fn write(
                 cancels: answer.cancels,
                 cursors: row.cursors.into_iter().map(|seq| LaneSeq(counter(seq))).collect(),
                 has_pending: row.has_pending,
+                inventory_wanted: Vec::new(),
             }
         })
         .collect())

@@ -25,6 +25,7 @@ mod events;
 mod hello;
 mod hello_fate;
 mod hooks;
+mod inventory;
 mod lanes;
 mod lease;
 mod presence;
@@ -124,6 +125,7 @@ const fn job_timeout(queue: Queue) -> Duration {
         | Queue::Feed
         | Queue::Events
         | Queue::Statuses
+        | Queue::Inventory
         | Queue::Sweeps
         | Queue::Specs => Duration::from_secs(20),
     }
@@ -141,6 +143,9 @@ async fn execute(link: &mut Link, job: &Job, hooks: &mut hooks::HookRunner) -> R
         }
         Job::Events { entries } => Outcome::Events(Ok(events::execute(link, entries, hooks).await?)),
         Job::Statuses { entries } => Outcome::Statuses(Ok(statuses::execute(link, entries, hooks).await?)),
+        Job::Inventory { entries, most } => {
+            Outcome::Inventory(Ok(inventory::execute(link, entries, *most).await?))
+        }
         Job::Cancels { gateway } => Outcome::Cancels(Ok(cancels::execute(link, gateway).await?)),
         Job::SpecsDue { gateway, looks, at_most_bytes } => {
             Outcome::SpecsDue(Ok(specs::look(link, gateway, looks, *at_most_bytes).await?))

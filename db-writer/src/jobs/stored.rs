@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use gateway_core::command::CommandState;
 use gateway_core::frame::Command;
-use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq, NodeId, SessionEpoch};
+use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq, NodeId, SectionName, SessionEpoch};
 use gateway_core::store::StoreError;
 use gateway_core::time::UnixMillis;
 use uuid::Uuid;
@@ -52,6 +52,10 @@ pub(super) fn node_id(text: &str) -> Result<NodeId, JobError> {
 
 pub(super) fn lane_name(text: &str) -> Result<LaneName, JobError> {
     LaneName::new(text).map_err(corrupt)
+}
+
+pub(super) fn section_name(text: &str) -> Result<SectionName, JobError> {
+    SectionName::new(text).map_err(corrupt)
 }
 
 pub(super) fn command_state(name: &str) -> Result<CommandState, JobError> {

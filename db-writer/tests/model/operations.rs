@@ -19,6 +19,9 @@ pub const LANES: u8 = 2;
 pub const GATEWAYS: u8 = 2;
 pub const SPECS: u8 = 4;
 pub const OWNERS: u8 = 3;
+/// One more than a node may have.
+pub const SECTIONS: u8 = 4;
+pub const BODIES: u8 = 3;
 
 #[derive(Debug, Clone)]
 pub enum Op {
@@ -83,6 +86,7 @@ pub enum Op {
     /// Events, some of them with hooks.
     Reports(Vec<ReportRun>),
     Statuses(Vec<StatusWord>),
+    Inventory(Vec<Part>),
     /// A crash of the database that loses the marks of the lane's last dispatches.
     LoseMarks {
         node: u8,
@@ -108,6 +112,18 @@ pub struct Hi {
     /// The capacities of the lanes that it declares, from the first lane on.
     pub capacities: Vec<u8>,
     pub knows: Vec<Knows>,
+    /// Sections that it lists, each with the number of its body.
+    pub lists: Vec<(u8, u8)>,
+}
+
+/// A section that is stored, or looked at.
+#[derive(Debug, Clone)]
+pub struct Part {
+    pub node: u8,
+    pub epoch: Epoch,
+    pub section: u8,
+    pub body: u8,
+    pub look: bool,
 }
 
 /// A command that a Hello lists.
@@ -233,6 +249,7 @@ fn operation() -> impl Strategy<Value = Op> {
         3 => (0..GATEWAYS, prop::collection::vec(look(), 1..4), 1..12u8)
             .prop_map(|(gateway, looks, room)| Op::LookAtSpecs { gateway, looks, room }),
         3 => prop::collection::vec(said(), 1..5).prop_map(Op::SpecsApplied),
+        3 => prop::collection::vec(part(), 1..6).prop_map(Op::Inventory),
         2 => (0..NODES, 0..LANES).prop_map(|(node, lane)| Op::LoseMarks { node, lane }),
         4 => prop::collection::vec(report_run(), 1..4).prop_map(Op::Reports),
         4 => prop::collection::vec(status_word(), 1..4).prop_map(Op::Statuses),
@@ -303,11 +320,15 @@ fn hi() -> impl Strategy<Value = Hi> {
         attempt,
         state,
     });
-    (node, capacities, prop::collection::vec(knows, 0..4)).prop_map(|(node, capacities, knows)| Hi {
-        node,
-        capacities,
-        knows,
-    })
+    let lists = prop::collection::vec((0..SECTIONS, 0..BODIES), 0..4);
+    (node, capacities, prop::collection::vec(knows, 0..4), lists)
+        .prop_map(|(node, capacities, knows, lists)| Hi { node, capacities, knows, lists })
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let node = prop_oneof![12 => 0..NODES, 1 => Just(NODES)];
+    (node, epoch(), 0..SECTIONS, 0..BODIES, prop::bool::weighted(0.25))
+        .prop_map(|(node, epoch, section, body, look)| Part { node, epoch, section, body, look })
 }
 
 fn want() -> impl Strategy<Value = Want> {

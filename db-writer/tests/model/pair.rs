@@ -6,7 +6,7 @@
 //! 3. A want keeps the writer's side of the contract: never more than a lane has free, and never a
 //!    cursor that hides a first attempt.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -15,7 +15,10 @@ use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{Event, EventBatch, KnownCommand, Refusal, RefusalReason, SpecGeneration, Status};
 use gateway_core::ids::*;
-use gateway_core::seam::{EventsRequest, HelloRequest, SpecAnswer, StatusRequest, UpdateRequest};
+use gateway_core::inventory::{BodyHash, SectionHash};
+use gateway_core::seam::{
+    EventsRequest, HelloRequest, LookRequest, SectionRequest, SpecAnswer, StatusRequest, UpdateRequest,
+};
 use gateway_core::store::*;
 use gateway_core::time::UnixMillis;
 use gateway_sim::store::{CommandRow, HookRules, NewCommand, Store};
@@ -256,6 +259,14 @@ impl<'a> Pair<'a> {
                 entries.dedup_by(|a, b| (&a.node, &a.status.id) == (&b.node, &b.status.id));
                 Job::Statuses { entries }
             }
+
+            Op::Inventory(parts) => {
+                let mut named = BTreeSet::new();
+                // A section of a node is in a batch once.
+                let alone = parts.iter().filter(|part| part.look || named.insert((part.node, part.section)));
+                let entries = alone.map(|part| self.part(part)).collect();
+                Job::Inventory { entries, most: usize::from(SECTIONS) - 1 }
+            }
             Op::Cancels { gateway } => Job::Cancels { gateway: self.gateway(*gateway) },
             Op::Events(stretches) => {
                 let run = |stretch: &Stretch| {
@@ -358,6 +369,8 @@ impl<'a> Pair<'a> {
             KnownCommand { id, attempt: self.attempt(id, knows.attempt), state: knows.state }
         };
         request.hello.known_commands = hi.knows.iter().map(known).collect();
+        let listed: BTreeMap<u8, u8> = hi.lists.iter().copied().collect();
+        request.hello.inventory = listed.into_iter().map(|(of, body)| section_hash(of, body)).collect();
         request
     }
 
@@ -443,6 +456,25 @@ impl<'a> Pair<'a> {
         StatusRequest { key, node: self.node(word.node), boot_id: "boot".into(), status }
     }
 
+    fn part(&self, part: &Part) -> InventoryEntry {
+        let node = self.node(part.node);
+        let key = SessionKey { shard: ShardId(0), slot: 1, serial: 1 };
+        let SectionHash { section, hash } = section_hash(part.section, part.body);
+        if part.look {
+            let list = (0..=part.section).map(|of| section_hash(of, part.body)).collect();
+            return InventoryEntry::Look(Arc::new(LookRequest { key, node, list }));
+        }
+        InventoryEntry::Section(Arc::new(SectionRequest {
+            key,
+            epoch: self.epoch(&node, part.epoch),
+            node,
+            frame_ref: FrameRef(1),
+            section,
+            hash,
+            body: body_text(part.body).into(),
+        }))
+    }
+
     // -- the model's rows --------------------------------------------------------------------------
 
     fn rows(&self) -> BTreeMap<String, String> {
@@ -502,6 +534,11 @@ impl<'a> Pair<'a> {
             .chain(lead)
             .chain(events)
             .chain(cursors)
+            .chain(self.model.sections().map(|(node, section, row)| {
+                let body = String::from_utf8_lossy(&row.body).into_owned();
+                (format!("{node} {section}"), format!("{body} {} true", row.epoch))
+            }))
+            .chain(self.model.inventory_work().map(|node| (format!("inventory {node}"), String::new())))
             .collect()
     }
 }
@@ -535,6 +572,17 @@ fn command_line(row: &CommandRow) -> String {
     add("error ", row.report.error.clone());
     add("refusal ", row.report.refusal.map(|_| "lane-full".to_owned()));
     line
+}
+
+fn section_hash(section: u8, body: u8) -> SectionHash {
+    SectionHash {
+        section: SectionName::new(&format!("section{section}")).unwrap(),
+        hash: BodyHash::of(body_text(body).as_bytes()),
+    }
+}
+
+fn body_text(body: u8) -> String {
+    format!("body{body}")
 }
 
 fn lane_of(index: u8) -> LaneName {

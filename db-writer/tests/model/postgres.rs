@@ -126,6 +126,11 @@ const HOOK_FUNCTIONS: &str = "
     END $$;
 ";
 
+const SECTIONS: &str = "
+    SELECT concat_ws(' ', encode(body, 'escape'), session_epoch, (hash = sha256(body))::text), node_id || ' ' || section
+    FROM inventory_sections WHERE starts_with(node_id, $1)";
+const WORK: &str = "SELECT '', kind || ' ' || key FROM work WHERE starts_with(key, $1)";
+
 impl Postgres {
     pub async fn start() -> Self {
         // Nothing here is about the disk, and every operation commits.
@@ -221,8 +226,10 @@ impl Postgres {
     /// The rows of this prefix, each as a line, by what they are of.
     pub async fn rows(&mut self, prefix: &str) -> BTreeMap<String, String> {
         let mut rows = BTreeMap::new();
-        for query in [COMMANDS, SPECS, SESSIONS, LEASES, GATEWAYS, JOURNALS, EVENTS, STATUSES, WORKED, FAILED]
-        {
+        for query in [
+            COMMANDS, SPECS, SESSIONS, LEASES, GATEWAYS, JOURNALS, EVENTS, STATUSES, WORKED, FAILED,
+            SECTIONS, WORK,
+        ] {
             let found = sqlx::query(query).bind(prefix).fetch_all(&mut self.sql).await.unwrap();
             rows.extend(found.into_iter().map(|row| (row.get(1), row.get(0))));
         }

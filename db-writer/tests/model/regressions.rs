@@ -59,6 +59,7 @@ pub fn all() -> Vec<(&'static str, Vec<Op>)> {
                         node: 0,
                         capacities: vec![1],
                         knows: vec![Knows { command: 0, attempt: Try::Current, state: Dispatched }],
+                        lists: Vec::new(),
                     }],
                 },
                 Dispatch {

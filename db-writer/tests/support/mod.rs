@@ -228,6 +228,7 @@ pub fn hello(name: &str, lanes: &[(&str, u32)], known: &[(CommandId, u32, Comman
                     state: *state,
                 })
                 .collect(),
+            inventory: Vec::new(),
         },
     }
 }
@@ -326,4 +327,17 @@ pub fn dispatch_arguments(proof: &LeaseProof, wants: &[LaneWant]) -> String {
         list(&|want| want.capacity.to_string()),
         list(&|want| want.in_flight.to_string()),
     )
+}
+
+/// Buffers that a statement reads when it is executed, after it was executed before.
+pub async fn buffers(sql: &mut PgConnection, statement: &str) -> u64 {
+    run(sql, "BEGIN").await;
+    let plan = texts(sql, &format!("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {statement}")).await;
+    run(sql, "ROLLBACK").await;
+    let line = plan.iter().find(|line| line.contains("Buffers:")).unwrap();
+    let number = |word: &str| -> u64 {
+        let rest = line.split(word).nth(1).unwrap_or("0");
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+    };
+    number("hit=") + number("read=")
 }

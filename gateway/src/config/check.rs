@@ -109,6 +109,7 @@ fn check_numbers(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
         ("sessions.events_per_batch", sessions.events_per_batch == 0),
         ("sessions.lanes_per_node", sessions.lanes_per_node == 0),
         ("sessions.known_commands", sessions.known_commands == 0),
+        ("sessions.sections_per_node", sessions.sections_per_node == 0),
         ("sessions.streams_per_connection", sessions.streams_per_connection == 0),
         ("sessions.inbox_frames", sessions.inbox_frames == 0),
         ("sessions.missed_heartbeats", sessions.missed_heartbeats == 0),

@@ -84,6 +84,7 @@ impl Config {
             lanes_per_node: sessions.lanes_per_node,
             known_commands: sessions.known_commands,
             specs_per_node: sessions.specs_per_node,
+            sections_per_node: sessions.sections_per_node,
             header_list_bytes: u32::try_from(sessions.header_list_bytes.0).unwrap_or(u32::MAX),
             streams_per_connection: sessions.streams_per_connection,
             handshake_timeout: sessions.handshake_timeout.0,

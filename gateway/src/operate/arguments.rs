@@ -93,6 +93,16 @@ Examples:
   gateway specs --node spiffe://fleet.example/site/lab/node/n1
   gateway specs --unanswered --json | jq -r 'select(.waits_for | contains(\"not connected\") | not) | .node_id'")]
     Specs(SpecsArgs),
+    /// List the sections of nodes' inventories; with a node and a section named, with the body.
+    #[command(after_help = "\
+JSON (a line a section): node_id, section, bytes, sha256, updated_at, session_epoch (of the session that brought it);
+  with --node and --section also body (text), or body_hex where it is not UTF-8
+
+Examples:
+  gateway inventory --node spiffe://fleet.example/site/lab/node/n1
+  gateway inventory --section firmware --json | jq -r '[.node_id, .sha256] | @tsv'
+  gateway inventory --node \"$NODE\" --section cpu --json | jq -r .body")]
+    Inventory(InventoryArgs),
     /// Check in the database what must always hold, whatever has failed before.
     #[command(after_help = "\
 Reads whole tables, in one read-only snapshot; it holds nobody up. A broken invariant is a bug of the gateway, or a
@@ -269,6 +279,21 @@ pub struct SpecsArgs {
     /// Only those that their nodes have not answered as they are now.
     #[arg(long)]
     pub unanswered: bool,
+    /// At most so many.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+#[derive(Debug, Args)]
+pub struct InventoryArgs {
+    /// Only this node's. In a large fleet always name one: all others are read too otherwise.
+    #[arg(long)]
+    pub node: Option<String>,
+    /// Only those of this name.
+    #[arg(long, value_name = "NAME")]
+    pub section: Option<String>,
     /// At most so many.
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,

@@ -27,7 +27,7 @@ macro_rules! invariant {
 }
 
 /// All of them, in the order in which they are checked.
-pub const INVARIANTS: [Invariant; 19] = [
+pub const INVARIANTS: [Invariant; 20] = [
     invariant!(
         "seq-without-gap",
         "No command is lost: above what retention has removed, a node's seqs follow each other without a gap."
@@ -77,6 +77,7 @@ pub const INVARIANTS: [Invariant; 19] = [
     ),
     invariant!("failed-report-stored", "Every hook that failed was told an event that is stored."),
     invariant!("hook-failed-once", "No hook failed more often than once for an event."),
+    invariant!("inventory-hash", "The hash of every section of an inventory is the SHA-256 of its body."),
     invariant!("dispatch-under-lease", "No dispatch was committed by a gateway whose lease had passed on."),
     invariant!("hello-under-lease", "No Hello was committed by a gateway whose lease had passed on."),
     invariant!("not-after-kept", "No command was sent after its not_after."),

@@ -1,4 +1,4 @@
-//! `gateway nodes`, `sessions`, `commands` and `specs`: what is stored, as a table or as JSON lines.
+//! `gateway nodes`, `sessions`, `commands`, `specs` and `inventory`: what is stored, as a table or as JSON lines.
 //!
 //! The queries filter and order; here is only how the rows are shown.
 //!
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::arguments::{CommandsArgs, NodesArgs, Reading, SessionsArgs, SpecsArgs};
+use super::arguments::{CommandsArgs, InventoryArgs, NodesArgs, Reading, SessionsArgs, SpecsArgs};
 use super::database::{Database, RowQuery};
 use super::table::{Column, column, table};
 use super::terminal::{bytes_as_text, harmless, json_line, remark, write};
@@ -58,6 +58,21 @@ const SPECS: [Column; 7] = [
     column("SET", "updated_at", 20),
     column("ANSWERED", "applied_generation", 10),
     column("WAITS FOR, OR WHAT CAME OF IT", "state", 60),
+];
+
+const SECTIONS: [Column; 5] = [
+    column("NODE", "node_id", 64),
+    column("SECTION", "section", 64),
+    column("BYTES", "bytes", 12),
+    column("SHA-256", "sha256", 64),
+    column("UPDATED", "updated_at", 20),
+];
+/// With the body, of one section.
+const SECTION: [Column; 4] = [
+    column("SECTION", "section", 64),
+    column("BYTES", "bytes", 12),
+    column("UPDATED", "updated_at", 20),
+    column("BODY", "shown", 400),
 ];
 
 pub(super) async fn nodes(arguments: &NodesArgs) -> Result<ExitCode, GatewayError> {
@@ -127,6 +142,28 @@ pub(super) async fn specs(arguments: &SpecsArgs) -> Result<ExitCode, GatewayErro
         }
     }
     answer(&arguments.reading, &SPECS, rows, arguments.limit, "spec")
+}
+
+pub(super) async fn inventory(arguments: &InventoryArgs) -> Result<ExitCode, GatewayError> {
+    let query = sqlx::query_scalar(include_str!("../../queries/operate/inventory.sql"))
+        .bind(&arguments.node)
+        .bind(&arguments.section)
+        .bind(i64::from(arguments.limit) + 1);
+    let mut rows = read(&arguments.reading, "listing inventories", query).await?;
+    rows.iter_mut().for_each(|row| bytes_as_text(row, "body"));
+    let of_one = arguments.node.is_some() && arguments.section.is_some();
+    if of_one && !arguments.reading.json {
+        rows.iter_mut().for_each(add_shown);
+        return answer(&arguments.reading, &SECTION, rows, arguments.limit, "section");
+    }
+    answer(&arguments.reading, &SECTIONS, rows, arguments.limit, "section")
+}
+
+/// The body as text, or in hex.
+fn add_shown(row: &mut Value) {
+    let of = |field: &str| row[field].as_str().map(str::to_owned);
+    let shown = of("body").or_else(|| of("body_hex").map(|hex| format!("0x{hex}")));
+    row["shown"] = shown.map_or(Value::Null, Value::String);
 }
 
 /// The query that shows commands, without its arguments.

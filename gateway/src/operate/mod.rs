@@ -50,6 +50,7 @@ pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
             OperatorCommand::Commands(arguments) => listings::commands(arguments).await,
             OperatorCommand::Specs(arguments) => listings::specs(arguments).await,
             OperatorCommand::Events(arguments) => events::run(arguments).await,
+            OperatorCommand::Inventory(arguments) => listings::inventory(arguments).await,
             OperatorCommand::Verify(arguments) => verify::run(arguments).await,
         }
     })

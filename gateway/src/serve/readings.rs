@@ -67,7 +67,7 @@ const SHARD_REFUSALS: [ShardReading; 5] = [
 
 type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
 
-const WRITER_COUNTERS: [WriterReading; 24] = [
+const WRITER_COUNTERS: [WriterReading; 26] = [
     ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
     ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
     ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
@@ -90,6 +90,10 @@ const WRITER_COUNTERS: [WriterReading; 24] = [
     ("statuses_stored", "Statuses stored for the first time", |writer| &writer.statuses_stored),
     ("hooks_run", "Hooks that ran for what was stored", |writer| &writer.hooks_run),
     ("hooks_failed", "Hooks that failed, each published in outbox", |writer| &writer.hooks_failed),
+    ("sections_stored", "Sections of inventories acked", |writer| &writer.sections_stored),
+    ("sections_refused", "Sections of inventories that could not be stored", |writer| {
+        &writer.sections_refused
+    }),
     ("fences", "Times that the lease was lost", |writer| &writer.fences),
     ("sweeps", "Runs of the sweeps that this gateway ended, for all gateways", |writer| &writer.sweeps),
     ("commands_expired", "Commands that its sweeps made expired", |writer| &writer.commands_expired),

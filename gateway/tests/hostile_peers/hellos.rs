@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use gateway_proto::v1::{CommandState, Hello, KnownCommand, Lane, SectionHash, node_frame::Frame};
-use gateway_testbed::node::Target;
+use gateway_testbed::node::{Target, hash_of};
 use uuid::Uuid;
 
 use crate::stage::{INVALID_ARGUMENT, OK, Stage, ends, hello, opened, still_stands, welcomed};
@@ -33,6 +33,10 @@ pub async fn stories(stage: &Stage) {
 
 fn lane(name: &str) -> Lane {
     Lane { name: name.to_owned(), capacity: 1 }
+}
+
+fn section(number: u128) -> SectionHash {
+    SectionHash { section: format!("{number:064}"), hash: hash_of(&number.to_le_bytes()) }
 }
 
 fn known(number: u128) -> KnownCommand {
@@ -121,8 +125,17 @@ async fn wrong_hellos(peer: &Target) {
             "Hello: a journal id holds a control character".to_owned(),
         ),
         (
+            with(|hello| hello.inventory = (0..65).map(section).collect()),
+            "Hello: inventory holds 65 entries; at most 64 are allowed (sessions.sections_per_node)"
+                .to_owned(),
+        ),
+        (
+            with(|hello| hello.inventory = vec![section(1), section(2), section(1)]),
+            "Hello: inventory names a section twice; name each section once".to_owned(),
+        ),
+        (
             with(|hello| hello.inventory = vec![SectionHash::default(); 20_000]),
-            "Hello holds more than 8400 fields and entries".to_owned(),
+            "Hello holds more than 8464 fields and entries".to_owned(),
         ),
     ];
     for (hello, sentence) in wrong {
@@ -140,9 +153,11 @@ async fn largest_hello(peer: &Target) {
         hello.machine = "m".repeat(4096);
         hello.features = vec!["f".repeat(64); 64];
         hello.journal_id = "j".repeat(128);
+        hello.inventory = (0..64).map(section).collect();
     });
     let (mut call, welcome) = welcomed(peer, largest).await;
     assert_eq!((welcome.journal_id, welcome.journal_acked_seq), ("j".repeat(128), 0));
+    assert_eq!(welcome.inventory_wanted.len(), 64, "none of them is stored");
     still_stands(&mut call, 1).await;
     call.half_close();
     ends(&mut call, OK, "").await;

@@ -6,11 +6,11 @@
 use bytes::Bytes;
 use gateway_proto::v1::gateway_frame::Frame as Answer;
 use gateway_proto::v1::{
-    CommandState, CommandUpdate, InventorySection, KnownCommand, Lane, Refusal, RejectCode, Rejected,
-    SpecApplied, node_frame::Frame,
+    CommandState, CommandUpdate, Heartbeat, InventorySection, KnownCommand, Lane, Refusal, RejectCode,
+    Rejected, SectionHash, SpecApplied, node_frame::Frame,
 };
 use gateway_testbed::database::{self, NewCommand};
-use gateway_testbed::node::Target;
+use gateway_testbed::node::{Target, hash_of};
 use gateway_testbed::raw::RawCall;
 use uuid::Uuid;
 
@@ -22,6 +22,7 @@ const BAD_IN_A_ROW: u64 = 32;
 pub async fn stories(stage: &Stage) {
     let peer = stage.peer("liar").await;
     stage.story("updates can't be stored", wrong_updates(&peer)).await;
+    stage.story("sections can't be stored, or are no list", wrong_sections(&peer)).await;
     stage.story("frames are of kinds that are not stored", not_stored(&peer)).await;
     stage.story("a node does nothing but send what can't be stored", bad_in_a_row(&peer)).await;
     stage.story("a node claims another's commands", claims_of_others(stage, &peer)).await;
@@ -103,12 +104,56 @@ async fn wrong_updates(peer: &Target) {
     ends(&mut call, INVALID_ARGUMENT, &no_state).await;
 }
 
+async fn wrong_sections(peer: &Target) {
+    let section = |name: &str, body: &'static [u8]| InventorySection {
+        section: name.to_owned(),
+        hash: hash_of(body),
+        body: Bytes::from_static(body),
+        ..InventorySection::default()
+    };
+    let wrong = [
+        (InventorySection::default(), "a section name is empty"),
+        (section(&"n".repeat(65), b"x"), "a section name is 65 bytes long; at most 64 are allowed"),
+        (section("a\0", b"x"), "a section name holds a control character"),
+        (
+            InventorySection { hash: Bytes::from_static(&[1; 33]), ..section("s", b"x") },
+            "hash is 33 bytes long; it must be the 32 of the body's SHA-256",
+        ),
+        (
+            InventorySection { body: Bytes::from_static(b"y"), ..section("s", b"x") },
+            "hash is not the SHA-256 of the body; one of the two is corrupt",
+        ),
+    ];
+    let (mut call, _) = welcomed(peer, hello()).await;
+    for (reference, (section, sentence)) in (10..).zip(wrong) {
+        call.send(Frame::InventorySection(InventorySection { r#ref: reference, ..section }));
+        let answer = rejected(&mut call).await;
+        assert_eq!((answer.r#ref, answer.code()), (reference, RejectCode::Invalid), "{answer:?}");
+        assert_eq!((answer.message.as_str(), answer.retryable), (sentence, false));
+        still_stands(&mut call, reference).await;
+    }
+    // In a list it is no frame of this protocol.
+    let list = |inventory| Frame::Heartbeat(Heartbeat { sequence: 1, inventory, ..Heartbeat::default() });
+    let entry = |name: &str, hash: Bytes| SectionHash { section: name.to_owned(), hash };
+    let no_hash = list(vec![entry("s", Bytes::new())]);
+    let twice = list(vec![entry("s", hash_of(b"x")), entry("s", hash_of(b"y"))]);
+    let many = list((0..65).map(|number| entry(&number.to_string(), hash_of(b"x"))).collect());
+    for (heartbeat, sentence) in [
+        (no_hash, "Heartbeat: the hash of a section is 0 bytes long; it must be the 32 of a SHA-256"),
+        (twice, "Heartbeat: inventory names a section twice; name each section once"),
+        (many, "Heartbeat: inventory holds 65 entries; at most 64 are allowed (sessions.sections_per_node)"),
+        (list(vec![SectionHash::default(); 20_000]), "Heartbeat holds more than 128 fields and entries"),
+    ] {
+        call.send(heartbeat);
+        ends(&mut call, INVALID_ARGUMENT, sentence).await;
+        (call, _) = welcomed(peer, hello()).await;
+    }
+    call.half_close();
+    ends(&mut call, OK, "").await;
+}
+
 async fn not_stored(peer: &Target) {
     let (mut call, _) = welcomed(peer, hello()).await;
-    call.send(Frame::InventorySection(InventorySection { r#ref: 3, ..InventorySection::default() }));
-    let answer = rejected(&mut call).await;
-    assert_eq!((answer.r#ref, answer.code()), (3, RejectCode::Unsupported), "{answer:?}");
-    assert_eq!(answer.message, "this gateway does not store frames of that kind");
     for (reference, name, generation, code, message) in [
         (4, "", 1, RejectCode::Invalid, "a spec name is empty"),
         (5, "dns", 0, RejectCode::Invalid, "generation is 0; it counts from 1 to 9223372036854775807"),

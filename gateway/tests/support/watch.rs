@@ -82,6 +82,10 @@ pub struct Seen {
     pub statuses: Vec<(Arc<str>, String)>,
     /// Statuses that were rejected: node, id, the sentence.
     pub status_rejections: Vec<(Arc<str>, String, String)>,
+    /// Sections of inventories that were acked, wanted and rejected: node, section (and the sentence).
+    pub sections_stored: Vec<(Arc<str>, String)>,
+    pub sections_wanted: Vec<(Arc<str>, String)>,
+    pub section_rejections: Vec<(Arc<str>, String, String)>,
     /// The last cursor that any node was told: node, journal, seq.
     pub last_cursor: Option<(Arc<str>, String, u64)>,
     cursors: HashMap<(Arc<str>, String), u64>,
@@ -171,6 +175,13 @@ impl Seen {
             }
             NodeEvent::StatusAcked { id } => self.statuses.push((node, id)),
             NodeEvent::StatusRejected { id, message, .. } => self.status_rejections.push((node, id, message)),
+            NodeEvent::SectionStored { section, .. } => self.sections_stored.push((node, section)),
+            NodeEvent::SectionsWanted { sections } => {
+                self.sections_wanted.extend(sections.into_iter().map(|section| (Arc::clone(&node), section)));
+            }
+            NodeEvent::SectionRejected { section, message, .. } => {
+                self.section_rejections.push((node, section, message));
+            }
             NodeEvent::CancelAsked { id } => self.cancels.push((node, id)),
             NodeEvent::HeartbeatAcked { round_trip, .. } => {
                 self.beats.push((node, monotonic_ns(), round_trip));

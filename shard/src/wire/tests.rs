@@ -36,6 +36,10 @@ fn update() -> v1::CommandUpdate {
     }
 }
 
+fn listed(section: &str, body: &[u8]) -> v1::SectionHash {
+    v1::SectionHash { section: section.into(), hash: Bytes::copy_from_slice(&BodyHash::of(body).0) }
+}
+
 /// The arm of a frame for a node, as a node reads it.
 fn seen(frame: GatewayFrame) -> v1::gateway_frame::Frame {
     let mut deframer = Deframer::new(1 << 20);
@@ -61,6 +65,7 @@ fn a_hello_arrives_as_it_was_sent() {
             state: v1::CommandState::Running as i32,
         }],
         specs: vec![v1::SpecGeneration { name: "dns".into(), generation: 7 }],
+        inventory: vec![listed("cpu", b"1")],
         ..v1::Hello::default()
     };
     let NodeFrame::Hello(seen) = decoded(Frame::Hello(hello)).expect("valid") else { panic!("another arm") };
@@ -81,6 +86,11 @@ fn a_hello_arrives_as_it_was_sent() {
         specs: vec![SpecGeneration {
             name: SpecName::new("dns").expect("a name"),
             generation: Generation(7),
+        }],
+
+        inventory: vec![SectionHash {
+            section: SectionName::new("cpu").expect("a name"),
+            hash: BodyHash::of(b"1"),
         }],
     };
     assert_eq!(*seen, expected);
@@ -107,14 +117,6 @@ fn what_has_a_wrong_form_is_named() {
     assert_eq!(sentence(Frame::Credit(nameless)), "Credit: a lane name is empty");
     let lanes = vec![v1::Lane { name: "x".repeat(65), capacity: 1 }];
     assert!(sentence(Frame::Hello(v1::Hello { lanes, ..Default::default() })).contains("65 bytes"));
-}
-
-#[test]
-fn durable_kinds_that_are_not_stored_keep_their_ref() {
-    let frames = [Frame::InventorySection(v1::InventorySection { r#ref: 5, ..Default::default() })];
-    for frame in frames {
-        assert_eq!(decoded(frame), Ok(NodeFrame::Unsupported(FrameRef(5))));
-    }
 }
 
 #[test]
@@ -226,7 +228,45 @@ fn unknown_arms_and_fields_are_passed_over() {
     let heartbeat = v1::Heartbeat { sequence: 4, ..Default::default() };
     let mut message = v1::NodeFrame { frame: Some(Frame::Heartbeat(heartbeat)) }.encode_to_vec();
     message.extend(unknown);
-    assert_eq!(decode(message.into(), &limits), Ok(NodeFrame::Heartbeat(Heartbeat { sequence: 4 })));
+    assert_eq!(
+        decode(message.into(), &limits),
+        Ok(NodeFrame::Heartbeat(Heartbeat { sequence: 4, ..Heartbeat::default() }))
+    );
+}
+
+#[test]
+fn a_section_arrives_as_it_was_sent_however_wrong_it_is() {
+    let section = v1::InventorySection {
+        r#ref: 5,
+        section: "\0".into(),
+        hash: Bytes::from_static(b"short"),
+        body: Bytes::from_static(b"body"),
+    };
+    let expected = InventorySection {
+        frame_ref: FrameRef(5),
+        section: "\0".into(),
+        hash: Bytes::from_static(b"short"),
+        body: Bytes::from_static(b"body"),
+    };
+    let seen = decoded(Frame::InventorySection(section));
+    assert_eq!(seen, Ok(NodeFrame::InventorySection(Box::new(expected))), "the session says what is wrong");
+}
+
+#[test]
+fn the_list_of_a_heartbeat_is_read_and_one_that_is_none_is_named() {
+    let beat = |inventory| Frame::Heartbeat(v1::Heartbeat { sequence: 4, inventory, ..Default::default() });
+    let Ok(NodeFrame::Heartbeat(seen)) = decoded(beat(vec![listed("cpu", b"1")])) else {
+        panic!("no heartbeat")
+    };
+    assert_eq!((seen.inventory[0].section.as_str(), seen.inventory[0].hash), ("cpu", BodyHash::of(b"1")));
+    let short = v1::SectionHash { hash: Bytes::from_static(&[1; 31]), ..listed("cpu", b"1") };
+    assert_eq!(
+        sentence(beat(vec![short])),
+        "Heartbeat: the hash of a section is 31 bytes long; it must be the 32 of a SHA-256"
+    );
+    assert_eq!(sentence(beat(vec![listed("", b"1")])), "Heartbeat: a section name is empty");
+    let crowd = beat(vec![v1::SectionHash::default(); 400_000]);
+    assert_eq!(sentence(crowd), "Heartbeat holds more than 128 fields and entries", "before it is built");
 }
 
 #[test]
@@ -279,6 +319,7 @@ fn every_frame_for_a_node_arrives_as_it_was_given() {
         frame_bytes: 1,
         result_bytes: 2,
         events_per_batch: 3,
+        inventory_wanted: vec![SectionName::new("cpu").expect("a name")],
     };
     let Arm::Welcome(seen_welcome) = seen(GatewayFrame::Welcome(Box::new(welcome))) else { panic!("arm") };
     assert_eq!((seen_welcome.protocol, seen_welcome.session_epoch, seen_welcome.server_unix_ms), (1, 3, 5));
@@ -299,10 +340,11 @@ fn every_frame_for_a_node_arrives_as_it_was_given() {
     let cancel = CancelCommand { id, reason: "why".into() };
     let Arm::CancelCommand(cancel) = seen(GatewayFrame::CancelCommand(cancel)) else { panic!("arm") };
     assert_eq!((&cancel.command_id[..], &*cancel.reason), (&ID[..], "why"));
-    for state in CommandState::ALL {
-        let ack = Ack { frame_ref: FrameRef(1), state: Some(state) };
+    assert_eq!(seen_welcome.inventory_wanted, ["cpu"]);
+    for state in CommandState::ALL.into_iter().map(Some).chain([None]) {
+        let ack = Ack { frame_ref: FrameRef(1), state };
         let Arm::Ack(ack) = seen(GatewayFrame::Ack(ack)) else { panic!("arm") };
-        assert_eq!(decode_state(ack.state), Some(state));
+        assert_eq!(decode_state(ack.state), state);
     }
     let Arm::Ack(ack) = seen(GatewayFrame::Ack(Ack { frame_ref: FrameRef(1), state: None })) else {
         panic!("arm")
@@ -319,6 +361,9 @@ fn every_frame_for_a_node_arrives_as_it_was_given() {
         panic!("arm")
     };
     assert_eq!((ack.r#ref, ack.state()), (2, v1::CommandState::Unspecified));
+    let wanted = GatewayFrame::InventoryWanted(vec![SectionName::new("disk").expect("a name")]);
+    let Arm::InventoryWanted(wanted) = seen(wanted) else { panic!("arm") };
+    assert_eq!(wanted.sections, ["disk"]);
     let rejected = Rejected {
         frame_ref: FrameRef(1),
         code: RejectCode::OldAttempt,

@@ -98,6 +98,7 @@ fn answer(posts: &[Post<ToShard>], message: &ToWriter, epoch: &mut u64) {
                 journal_acked: EventSeq(0),
                 replays: Vec::new(),
                 cancels: Vec::new(),
+                inventory_wanted: Vec::new(),
             };
             (request.key, SessionNews::Granted(Box::new(granted)))
         }
@@ -107,6 +108,9 @@ fn answer(posts: &[Post<ToShard>], message: &ToWriter, epoch: &mut u64) {
             let acked = request.batch.events.last().map_or(EventSeq(0), |event| event.seq);
             let journal = request.batch.journal.clone();
             (request.key, SessionNews::EventsStored { journal, acked, refused: None })
+        }
+        ToWriter::Section(request) => {
+            (request.key, SessionNews::SectionStored { frame_ref: request.frame_ref })
         }
         _ => return,
     };

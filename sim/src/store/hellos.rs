@@ -40,6 +40,7 @@ impl Store {
             cancels: Vec::new(),
             cursors: entry.hello.lanes.iter().map(|lane| self.cursor(node, &lane.lane)).collect(),
             has_pending: false,
+            inventory_wanted: self.wanted(node, &entry.hello.inventory),
         };
         if let Some(journal) = &entry.hello.journal {
             grant.journal_acked = self.journal_acked(node, journal);

@@ -14,17 +14,19 @@ mod clients;
 mod commands;
 mod events;
 mod hellos;
+mod inventory;
 mod specs;
 mod statuses;
 mod sweeps;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{CancelCommand, Command, RefusalReason};
 use gateway_core::ids::{
-    Attempt, CommandId, GatewayId, JournalId, LaneName, LaneSeq, LeaseEpoch, NodeId, SessionEpoch, SpecName,
+    Attempt, CommandId, GatewayId, JournalId, LaneName, LaneSeq, LeaseEpoch, NodeId, SectionName,
+    SessionEpoch, SpecName,
 };
 use gateway_core::store::{
     Job, LeaseJob, LeaseOutcome, LeaseProof, Outcome, PresenceEntry, PresenceOutcome, Routed, StoreError,
@@ -36,6 +38,7 @@ use bytes::Bytes;
 
 pub use self::clients::{EnqueueRefusal, NewCommand};
 pub use self::events::EventRow;
+pub use self::inventory::SectionRow;
 pub use self::specs::SpecRow;
 pub use self::statuses::{HookRules, StatusRow};
 
@@ -101,15 +104,17 @@ pub struct Store {
     events: BTreeMap<(NodeId, JournalId), Vec<EventRow>>,
     statuses: BTreeMap<(NodeId, String), StatusRow>,
     hooks: HookRules,
+    sections: BTreeMap<(NodeId, SectionName), SectionRow>,
+    inventory_work: BTreeSet<NodeId>,
     poison: Option<String>,
     sweeps: sweeps::SweepTables,
     specs: BTreeMap<(NodeId, SpecName), SpecRow>,
 }
 
 impl Store {
-    /// An empty database, which refuses any batch that holds an update with this progress text, or an
-    /// event or a status of this kind: what
-    /// PostgreSQL does with an entry that validation did not foresee.
+    /// An empty database, which refuses any batch that holds an update with this progress text, an event
+    /// or a status of this kind, or a section of this body: what PostgreSQL does with an entry that
+    /// validation did not foresee.
     pub fn poisoned_by(progress: &str) -> Self {
         Self { poison: Some(progress.to_owned()), ..Self::default() }
     }
@@ -158,6 +163,7 @@ impl Store {
             }
             Job::Events { entries } => self.append(entries),
             Job::Statuses { entries } => self.store_statuses(entries),
+            Job::Inventory { entries, most } => self.inventory(entries, *most),
             Job::Cancels { gateway } => Outcome::Cancels(Ok(self.wanted_cancels(gateway))),
             Job::SpecsDue { gateway, looks, at_most_bytes } => {
                 Outcome::SpecsDue(Ok(self.specs_due(gateway, looks, *at_most_bytes)))

@@ -13,11 +13,14 @@
 //!    tombstones.
 //! 7. An outcome of a spec that was acked is stored, or a later one is. At the end each spec is answered at its
 //!    last generation, and a node runs with what it is said to have applied.
+//! 8. Of a section of an inventory, what is stored is never older than what was acked; at the end it is
+//!    what the node has.
 //! 7. At the end every command has ended, every node is idle with all its events acked, and all bytes were released.
 
 use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq, SpecName};
+use gateway_core::inventory::{BodyHash, SectionHash};
 
-use super::{FAILS, WORKS, World};
+use super::{FAILS, SimNode, WORKS, World};
 use crate::node::POISON;
 use crate::store::SpecRow;
 
@@ -132,11 +135,40 @@ impl World {
         }
     }
 
+    pub(super) fn check_sections(&mut self, node: usize) {
+        for (section, place) in std::mem::take(&mut self.nodes[node].inventory.acked) {
+            self.story.sections += 1;
+            let node = &self.nodes[node];
+            let held = &node.inventory.held[&section];
+            let stored = self.store.section(&node.id, &section);
+            let stored =
+                stored.unwrap_or_else(|| panic!("{section} of {} was acked and is not there", node.id));
+            // It may have been there before, and be there again.
+            let last = held.iter().rposition(|body| *body == stored.body);
+            assert!(
+                last.is_some_and(|last| last >= place) && stored.hash == BodyHash::of(&stored.body),
+                "{section} of {}: number {place} was acked, number {last:?} is stored",
+                node.id
+            );
+        }
+    }
+
+    fn inventory_is_stored(&self, node: &SimNode) -> bool {
+        let is_stored = |entry: &SectionHash| {
+            let row = self.store.section(&node.id, &entry.section);
+            row.is_some_and(|row| row.hash == entry.hash)
+        };
+        node.inventory.list().iter().all(is_stored) && self.store.inventory_work().any(|of| *of == node.id)
+    }
+
     pub(super) fn all_has_ended(&self) -> bool {
         self.store.commands().len() == self.plan.commands
             && self.store.commands().values().all(|row| row.state.is_terminal())
             && self.store.specs().values().all(SpecRow::is_answered)
-            && self.nodes.iter().all(|node| node.is_live() && node.is_idle())
+            && self
+                .nodes
+                .iter()
+                .all(|node| node.is_live() && node.is_idle() && self.inventory_is_stored(node))
             && self.processes.iter().all(|process| process.posted_bytes == process.released_bytes)
     }
 
@@ -147,7 +179,7 @@ impl World {
         let nodes: Vec<String> = self
             .nodes
             .iter()
-            .filter(|node| !node.is_live() || !node.is_idle())
+            .filter(|node| !node.is_live() || !node.is_idle() || !self.inventory_is_stored(node))
             .map(|node| format!("{node:?}"))
             .collect();
         let bytes: Vec<String> = self

@@ -77,6 +77,8 @@ pub struct Story {
     /// Events of journals that are stored, and how many of them are tombstones.
     pub journaled: u64,
     pub tombstones: u64,
+    /// Sections of inventories that were acked.
+    pub sections: u64,
     /// Commands that a sweep made expired, and sessions of dead gateways that one ended.
     pub expired: u64,
     pub reaped: u64,

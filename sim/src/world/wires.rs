@@ -87,6 +87,7 @@ impl World {
         self.check_events(node);
         self.check_spec_answers(node);
         self.check_statuses(node);
+        self.check_sections(node);
         self.pump_node(node);
     }
 

@@ -12,6 +12,7 @@ mod alert;
 mod call;
 mod end;
 mod events;
+mod inventory;
 mod journal;
 mod memory;
 mod observer;
@@ -32,6 +33,7 @@ use uuid::Uuid;
 
 pub use self::call::{Arrival, Call, Target};
 pub use self::end::{End, EndKind};
+pub use self::inventory::hash_of;
 pub use self::journal::{ExecutionLog, LogEvent, LogLine};
 pub use self::memory::{Memory, Settled, Verdict, is_terminal, state_name};
 pub use self::observer::{NoObserver, NodeEvent, NodeEvents, NotSeen, Observed, Observer, ReceivedCommand};
@@ -62,6 +64,10 @@ pub struct Behaviour {
     pub reports: bool,
     /// Whether it beats.
     pub heartbeats: bool,
+    /// Whether its heartbeats list its sections.
+    pub lists_inventory: bool,
+    /// Whether a section that changes is sent unasked; else the list of a heartbeat must tell.
+    pub sends_changes: bool,
     /// Whether it reads its stream.
     pub reads: bool,
     /// The result of each command; `None`: the command's payload.
@@ -77,6 +83,8 @@ impl Default for Behaviour {
             reports_running: false,
             reports: true,
             heartbeats: true,
+            lists_inventory: false,
+            sends_changes: true,
             reads: true,
             result: None,
             spec_error: None,
@@ -96,6 +104,8 @@ pub struct NodeOptions {
     pub boot_id: String,
     /// The id of its journal of events.
     pub journal: String,
+    /// Sections of its inventory: name and body.
+    pub sections: Vec<(String, Bytes)>,
     pub machine: String,
     pub role: String,
     /// Instead of the interval that `Welcome` gives.
@@ -123,6 +133,7 @@ impl NodeOptions {
             behaviour: Behaviour::default(),
             boot_id: Uuid::new_v4().to_string(),
             journal: Uuid::new_v4().to_string(),
+            sections: Vec::new(),
             machine: format!("machine-of-{name}"),
             role: String::new(),
             heartbeat: None,
@@ -143,6 +154,7 @@ enum Control {
     Send(Box<NodeFrame>),
     Emit(String, Bytes, Option<SignedEnvelope>),
     Tell(String, String, Bytes),
+    Section(String, Bytes),
     Cut,
     Goodbye,
 }
@@ -203,6 +215,11 @@ impl Node {
     /// Sends a status, which the node keeps over sessions and sends until it is answered.
     pub fn tell_status(&self, id: &str, kind: &str, body: Bytes) {
         self.tell(Control::Tell(id.to_owned(), kind.to_owned(), body));
+    }
+
+    /// Changes a section of its inventory, or adds it. Whether it is sent unasked, its behaviour says.
+    pub fn set_section(&self, section: &str, body: Bytes) {
+        self.tell(Control::Section(section.to_owned(), body));
     }
 
     /// Cuts the connection; the node dials again by the rules.

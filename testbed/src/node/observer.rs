@@ -41,6 +41,12 @@ pub enum NodeEvent {
     StatusAcked { id: String },
     /// A status was rejected; the node keeps it no longer.
     StatusRejected { id: String, code: RejectCode, message: String },
+    /// A section of its inventory was acked.
+    SectionStored { section: String, at_ns: u64 },
+    /// A section was rejected.
+    SectionRejected { section: String, code: RejectCode, message: String },
+    /// The gateway wants these sections, by `Welcome` or after a heartbeat.
+    SectionsWanted { sections: Vec<String> },
     /// `CancelCommand` came.
     CancelAsked { id: Uuid },
     /// A heartbeat was acked.

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use gateway_proto::framing::encode;
-use gateway_proto::v1::{Heartbeat, NodeFrame, node_frame::Frame};
+use gateway_proto::v1::{Heartbeat, NodeFrame, SectionHash, node_frame::Frame};
 use tokio::time::Instant;
 
 use super::call::Call;
@@ -109,8 +109,13 @@ impl Session {
         [beat, self.drain_at].into_iter().flatten().min()
     }
 
-    /// Does what is due: beats, or says what its owner must do.
-    pub(super) fn handle_time(&mut self, beats: bool, now: Instant) -> Due {
+    /// Does what is due: beats, or says what its owner must do. `list` is what a beat lists.
+    pub(super) fn handle_time(
+        &mut self,
+        beats: bool,
+        list: impl FnOnce() -> Vec<SectionHash>,
+        now: Instant,
+    ) -> Due {
         if self.epoch.is_none() {
             return if now >= self.opened + WELCOME_TIMEOUT { Due::NoWelcome } else { Due::Nothing };
         }
@@ -122,12 +127,12 @@ impl Session {
             if self.sent - self.acked >= MISSED_ACKS {
                 return Due::GatewaySilent;
             }
-            self.beat(now);
+            self.beat(list(), now);
         }
         Due::Nothing
     }
 
-    fn beat(&mut self, now: Instant) {
+    fn beat(&mut self, inventory: Vec<SectionHash>, now: Instant) {
         self.sent += 1;
         self.last_beat = now;
         // From the time it was due, so that beats don't drift; never into the past.
@@ -135,6 +140,7 @@ impl Session {
         self.send(Frame::Heartbeat(Heartbeat {
             sequence: self.sent,
             node_unix_ms: unix_ms(),
+            inventory,
             ..Heartbeat::default()
         }));
     }

@@ -1,6 +1,6 @@
 //! A node's specs: what it has applied, kept over sessions, and what it has to say of each.
 //!
-//! Its refs have the second highest bit set, so that they are told from those of updates and events.
+//! Its refs begin with the bits 010: those of events begin with 1, of sections with 011, of statuses with 001.
 //!
 //! 1. Of each name the highest generation counts. One that it has is answered again, and not applied again.
 //! 2. An answer is kept until it is acked or rejected, and sent again in the next session.
@@ -69,7 +69,7 @@ impl NodeSpecs {
 
     /// Whether a ref is one of an answer about a spec.
     pub(super) const fn is_ref(frame_ref: u64) -> bool {
-        frame_ref & (3 << 62) == REF_BIT
+        frame_ref >> 61 == REF_BIT >> 61
     }
 }
 

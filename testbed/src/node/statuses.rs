@@ -1,6 +1,6 @@
 //! What a node wants known outside of its journal: kept until answered, over sessions, and sent again.
 //!
-//! Its refs have the bit below the highest set, so that they are told from those of updates and batches.
+//! Its refs begin with the bits 001: those of events begin with 1, of specs with 010, of sections with 011.
 //!
 //! 1. A status is kept until it is acked or rejected; after each `Welcome` all that are kept go again.
 //! 2. Within a session each is sent once.
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use gateway_proto::v1::Status;
 
 /// Marks refs of statuses.
-const REF_BIT: u64 = 1 << 62;
+const REF_BIT: u64 = 1 << 61;
 
 /// The statuses of one node that were not answered yet.
 #[derive(Debug, Default)]

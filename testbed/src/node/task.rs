@@ -29,6 +29,7 @@ use uuid::Uuid;
 use super::call::{Arrival, Call};
 use super::end::{End, EndKind};
 use super::events::EventJournal;
+use super::inventory::Inventory;
 use super::journal::LogEvent;
 use super::memory::{Memory, Verdict, state_name};
 use super::observer::{NodeEvent, ReceivedCommand};
@@ -70,6 +71,7 @@ pub(super) struct NodeTask {
     journal: EventJournal,
     specs: NodeSpecs,
     statuses: Statuses,
+    inventory: Inventory,
     redialer: Redialer,
     random: SmallRng,
     phase: Phase,
@@ -94,6 +96,7 @@ impl NodeTask {
             journal: EventJournal::new(options.journal.clone(), options.boot_id.clone()),
             specs: NodeSpecs::new(),
             statuses: Statuses::default(),
+            inventory: Inventory::new(options.sections.iter().cloned()),
             orders,
             redialer: Redialer::new(options.redial),
             random: SmallRng::seed_from_u64(options.seed),
@@ -177,20 +180,30 @@ impl NodeTask {
             Phase::Dialing(_, until) if *until <= now => {
                 self.handle_end(End::of(EndKind::Transport, "dialling took too long"));
             }
-            Phase::Live(session) => match session.handle_time(self.options.behaviour.heartbeats, now) {
-                Due::Nothing => self.report_open(),
-                Due::NoWelcome => self.handle_end(End::of(EndKind::GatewaySilent, "no Welcome came")),
-                Due::GatewaySilent => {
-                    self.handle_end(End::of(EndKind::GatewaySilent, "three heartbeats were not acked"));
-                }
-                Due::Redial => {
-                    let dial = self.dial();
-                    if let Phase::Live(session) = &mut self.phase {
-                        session.successor = Some(dial);
-                    }
-                }
-            },
+            Phase::Live(session) => {
+                let behaviour = &self.options.behaviour;
+                let (lists, inventory) = (behaviour.lists_inventory, &self.inventory);
+                let list = || if lists { inventory.list() } else { Vec::new() };
+                let due = session.handle_time(behaviour.heartbeats, list, now);
+                self.handle_due(due);
+            }
             _ => {}
+        }
+    }
+
+    fn handle_due(&mut self, due: Due) {
+        match due {
+            Due::Nothing => self.report_open(),
+            Due::NoWelcome => self.handle_end(End::of(EndKind::GatewaySilent, "no Welcome came")),
+            Due::GatewaySilent => {
+                self.handle_end(End::of(EndKind::GatewaySilent, "three heartbeats were not acked"));
+            }
+            Due::Redial => {
+                let dial = self.dial();
+                if let Phase::Live(session) = &mut self.phase {
+                    session.successor = Some(dial);
+                }
+            }
         }
     }
 
@@ -213,6 +226,7 @@ impl NodeTask {
             lanes: self.memory.lanes().to_vec(),
             known_commands: self.memory.start_session(),
             specs: self.specs.start_session(),
+            inventory: self.inventory.start_session(),
             ..self.journal.start_session()
         }));
         self.phase = Phase::Live(Box::new(session));
@@ -294,6 +308,11 @@ impl NodeTask {
                 self.statuses.add(id, kind, body);
                 self.send_statuses();
             }
+
+            Control::Section(section, body) => {
+                self.inventory.set(section, body, self.options.behaviour.sends_changes);
+                self.send_sections();
+            }
             Control::Cut => {
                 if !matches!(self.phase, Phase::Waiting(_)) {
                     self.handle_end(End::of(EndKind::Asked, "cut"));
@@ -328,6 +347,10 @@ impl NodeTask {
             }
             Some(gateway_frame::Frame::Spec(spec)) => self.handle_spec(spec),
             Some(gateway_frame::Frame::Rejected(rejected)) => self.handle_rejected(rejected),
+            Some(gateway_frame::Frame::InventoryWanted(wanted)) => {
+                self.inventory.handle_wanted(&wanted.sections);
+                self.sections_wanted(wanted.sections);
+            }
             Some(gateway_frame::Frame::HeartbeatAck(ack)) => {
                 if let Phase::Live(session) = &mut self.phase {
                     let round_trip = session.beat_acked(ack.sequence, Instant::now());
@@ -360,6 +383,8 @@ impl NodeTask {
         self.send_statuses();
         self.journal.handle_welcome(welcome);
         self.events_acked(welcome.journal_acked_seq);
+        self.inventory.handle_welcome(&welcome.inventory_wanted);
+        self.sections_wanted(welcome.inventory_wanted.clone());
     }
 
     fn handle_command(&mut self, command: v1::Command) {

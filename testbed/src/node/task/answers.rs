@@ -1,13 +1,15 @@
 //! What a node makes of answers to its durable frames, and what it sends next.
 //!
-//! It finds out by the ref what an answer is about: a batch of events, a status, a spec, or an update. What is kept
-//! until then is the business of those four.
+//! It finds out by the ref what an answer is about: a batch of events, a status, a spec, a
+//! section, or an update. What is kept
+//! until then is the business of those.
 //!
 //! 1. What was answered is told to the observer, and logged where it is the end of a command.
 
 use gateway_proto::v1::{self, RejectCode, node_frame::Frame};
 
 use super::super::events::EventJournal;
+use super::super::inventory::Inventory;
 use super::super::journal::LogEvent;
 use super::super::memory::is_terminal;
 use super::super::observer::NodeEvent;
@@ -28,6 +30,19 @@ impl NodeTask {
         }
     }
 
+    pub(super) fn sections_wanted(&mut self, sections: Vec<String>) {
+        if !sections.is_empty() {
+            self.tell(NodeEvent::SectionsWanted { sections });
+        }
+        self.send_sections();
+    }
+
+    pub(super) fn send_sections(&mut self) {
+        while let Some(section) = self.inventory.next_section() {
+            self.send(Frame::InventorySection(section));
+        }
+    }
+
     pub(super) fn send_statuses(&mut self) {
         let is_welcomed = matches!(&self.phase, Phase::Live(session) if session.epoch.is_some());
         while is_welcomed && let Some(status) = self.statuses.next() {
@@ -38,6 +53,12 @@ impl NodeTask {
     pub(super) fn handle_ack(&mut self, ack: &v1::Ack) {
         if let Some(id) = self.statuses.settle(ack.r#ref) {
             return self.tell(NodeEvent::StatusAcked { id });
+        }
+        if Inventory::is_ref(ack.r#ref) {
+            if let Some(section) = self.inventory.handle_answer(ack.r#ref) {
+                self.tell(NodeEvent::SectionStored { section, at_ns: monotonic_ns() });
+            }
+            return;
         }
         if NodeSpecs::is_ref(ack.r#ref) {
             return self.spec_acked(ack.r#ref);
@@ -63,6 +84,12 @@ impl NodeTask {
         }
         if let Some(id) = self.statuses.settle(rejected.r#ref) {
             return self.tell(NodeEvent::StatusRejected { id, code, message: rejected.message });
+        }
+        if Inventory::is_ref(rejected.r#ref) {
+            if let Some(section) = self.inventory.handle_answer(rejected.r#ref) {
+                self.tell(NodeEvent::SectionRejected { section, code, message: rejected.message });
+            }
+            return;
         }
         if NodeSpecs::is_ref(rejected.r#ref) {
             return self.spec_rejected(rejected.r#ref, code, rejected.message);
