@@ -172,18 +172,20 @@ END $$;
 
 -- == what hooks call =================================================================================
 
--- Makes sure that work of this kind and key waits for its worker; returns whether it is new. What waits
--- already stays as it is.
+-- Makes sure that work of this kind and key waits for its worker; returns whether it is new. Of what waits
+-- already the payload is replaced, and enqueued_at moves: a worker that deletes only the row as it took it
+-- loses nothing that came meanwhile.
 CREATE FUNCTION enqueue_work(kind text, key text, payload jsonb DEFAULT '{}') RETURNS boolean
     LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-    added integer;
+    is_new boolean;
 BEGIN
-    INSERT INTO work (kind, key, payload) VALUES (enqueue_work.kind, enqueue_work.key, enqueue_work.payload)
-        ON CONFLICT (kind, key) DO NOTHING;
-    GET DIAGNOSTICS added = ROW_COUNT;
-    RETURN added = 1;
+    INSERT INTO work AS w (kind, key, payload)
+        VALUES (enqueue_work.kind, enqueue_work.key, enqueue_work.payload)
+        ON CONFLICT (kind, key) DO UPDATE SET payload = excluded.payload, enqueued_at = compute_now()
+        RETURNING xmax = 0 INTO is_new;
+    RETURN is_new;
 END $$;
 
 -- == hooks that are built in =========================================================================

@@ -65,6 +65,13 @@ impl Link {
         self.sql.ping().await
     }
 
+    /// Steers the transaction that is open: settings and savepoints, which no file of statements holds since
+    /// they read and write no row.
+    pub(crate) async fn steer(&mut self, steps: impl Into<String>) -> Result<(), sqlx::Error> {
+        self.stage = Stage::Safe;
+        sqlx::raw_sql(sqlx::AssertSqlSafe(steps.into())).execute(&mut self.sql).await.map(drop)
+    }
+
     /// The connection for one statement that commits by itself.
     pub(crate) fn autocommit(&mut self) -> &mut PgConnection {
         self.stage = Stage::Committing;

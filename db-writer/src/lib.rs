@@ -18,6 +18,8 @@ mod thread;
 mod turn;
 
 pub use jobs::QueueRunner;
-pub use schema::{MIGRATIONS, MigrationReport, SchemaError, migrate, newest_version, schema_version};
+pub use schema::{
+    MIGRATIONS, MigrationReport, OLDEST_SERVED, SchemaError, migrate, newest_version, schema_version,
+};
 pub use status::{QueueStatus, WriterStatus};
 pub use thread::{DbWriterConfig, DbWriterError, DbWriterHandle, StopHandle, check_url, spawn};

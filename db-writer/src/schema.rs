@@ -1,7 +1,7 @@
 //! The schema of the database: its migrations, and which versions this binary serves.
 //!
 //! 1. Migrations are embedded. They expand first and contract a release later, so a binary serves
-//!    the newest schema that it knows and the one before.
+//!    the newest schema that it knows and that of the release before.
 //! 2. A binary refuses any other schema, with the command to run.
 //! 3. A database in another encoding than UTF8 is refused: it could not hold what nodes send.
 
@@ -67,12 +67,10 @@ pub fn newest_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// The schema before the newest: the oldest that this binary serves.
-fn oldest_served() -> i64 {
-    let mut versions: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.version).collect();
-    versions.sort_unstable();
-    versions.iter().rev().nth(1).copied().unwrap_or(1)
-}
+/// The oldest schema that this binary serves: that of the release before, so that gateways can be
+/// upgraded one at a time around a migration. A release may hold several migrations. There has been no
+/// release yet, so it is the newest; it is raised once a release, after the release.
+pub const OLDEST_SERVED: i64 = 6;
 
 /// Brings the database at `url` up to the newest schema. Safe to run twice, and from several
 /// processes at once: a lock of the database lets one go first.
@@ -94,7 +92,7 @@ pub async fn schema_version(options: &PgConnectOptions) -> Result<i64, SchemaErr
     check_encoding(&mut sql).await?;
     let found = version(&mut sql).await?;
     sql.close().await.map_err(SchemaError::NotRead)?;
-    check(found, oldest_served())?;
+    check(found, OLDEST_SERVED)?;
     Ok(found)
 }
 

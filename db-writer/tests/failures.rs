@@ -152,13 +152,15 @@ async fn a_migration_runs_twice_and_from_two_processes_and_reports_what_it_did()
 }
 
 #[tokio::test]
-async fn a_schema_of_a_later_release_is_refused_and_the_one_before_is_served() {
+async fn a_schema_of_a_later_release_is_refused_and_that_of_the_release_before_is_served() {
     let mut db = database().await;
     let newest = gateway_db_writer::newest_version();
-    run(&mut db.sql, &format!("DELETE FROM _sqlx_migrations WHERE version = {newest}")).await;
-    let versions = gateway_db_writer::MIGRATIONS.iter().map(|migration| migration.version);
-    let before = versions.filter(|version| *version < newest).max().unwrap();
-    assert_eq!(gateway_db_writer::schema_version(&db.options).await.unwrap(), before);
+    let oldest = gateway_db_writer::OLDEST_SERVED;
+    run(&mut db.sql, &format!("DELETE FROM _sqlx_migrations WHERE version > {oldest}")).await;
+    assert_eq!(gateway_db_writer::schema_version(&db.options).await.unwrap(), oldest, "it is one of them");
+    run(&mut db.sql, &format!("DELETE FROM _sqlx_migrations WHERE version >= {oldest}")).await;
+    let error = gateway_db_writer::schema_version(&db.options).await.unwrap_err().to_string();
+    assert!(error.contains("run `gateway migrate`"), "{error}");
     run(
         &mut db.sql,
         &format!(

@@ -581,8 +581,9 @@ impl ReportHook for Obedient {
                 .await?;
             match &report.event.body[..] {
                 b"work" => {
-                    let first = transaction.enqueue_work("look", report.node.as_str(), r#"{"a": 1}"#).await?;
-                    let second = transaction.enqueue_work("look", report.node.as_str(), "{}").await?;
+                    let first = transaction.enqueue_work("look", report.node.as_str(), "{}").await?;
+                    let second =
+                        transaction.enqueue_work("look", report.node.as_str(), r#"{"a": 1}"#).await?;
                     assert!(first && !second);
                     Ok(())
                 }

@@ -20,7 +20,6 @@ use std::time::Duration;
 use gateway_core::frame::{Event, EventBatch, Status};
 use gateway_core::ids::NodeId;
 use gateway_core::seam::StatusRequest;
-use sqlx::AssertSqlSafe;
 use tokio::time::Instant;
 
 use super::JobError;
@@ -224,8 +223,7 @@ impl HookRunner {
             settings.push_str(name);
             settings.push_str(" TO DEFAULT");
         }
-        sqlx::raw_sql(AssertSqlSafe(settings)).execute(link.within()).await?;
-        Ok(())
+        Ok(link.steer(settings).await?)
     }
 
     fn patience_ms(&self) -> i32 {
@@ -242,7 +240,7 @@ impl HookRunner {
         let begin = format!(
             "SAVEPOINT gateway_hook; SET LOCAL statement_timeout = {timeout}; SET CONSTRAINTS ALL DEFERRED"
         );
-        sqlx::raw_sql(AssertSqlSafe(begin)).execute(link.within()).await?;
+        link.steer(begin).await?;
         let mut transaction = HookTransaction::new(link.within());
         let limit = self.hooks.timeout();
         let ended = tokio::time::timeout(limit, caught(Box::pin(hook(&mut transaction)))).await;
@@ -256,8 +254,8 @@ impl HookRunner {
             Some(failure) => failure,
             None => {
                 let release = "SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT gateway_hook";
-                match sqlx::raw_sql(release).execute(link.within()).await {
-                    Ok(_) => return Ok(None),
+                match link.steer(release).await {
+                    Ok(()) => return Ok(None),
                     // A deferred constraint, or an error that the hook passed over.
                     Err(error @ sqlx::Error::Database(_)) => HookError::from(error),
                     Err(error) => return Err(error.into()),
@@ -266,10 +264,10 @@ impl HookRunner {
         };
         let take_back = "ROLLBACK TO SAVEPOINT gateway_hook; RELEASE SAVEPOINT gateway_hook";
         // The first answer may be the error of a query that the hook gave up on, and which was read to its end.
-        match sqlx::raw_sql(take_back).execute(link.within()).await {
-            Err(sqlx::Error::Database(_)) => sqlx::raw_sql(take_back).execute(link.within()).await?,
+        match link.steer(take_back).await {
+            Err(sqlx::Error::Database(_)) => link.steer(take_back).await?,
             taken_back => taken_back?,
-        };
+        }
         Ok(Some(failure))
     }
 }
