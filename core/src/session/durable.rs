@@ -83,7 +83,6 @@ impl Session {
                 self.in_flight = Some(frame_ref);
                 Some(ToWriter::SpecApplied(answer))
             }
-
             Item::Status(status) => {
                 self.in_flight = Some(status.frame_ref);
                 let boot_id = Arc::clone(&self.boot_id);

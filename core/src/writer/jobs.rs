@@ -1,6 +1,6 @@
 //! Which job leaves next, when the next may, and how each queue is doing.
 //!
-//! Every queue appears here once in each of these lists, and nowhere else in the writer.
+//! Every queue appears here once in each of these lists.
 //!
 //! 1. A queue gives a job only while it has none in flight; routing queues only while the lease is held.
 //! 2. The lease goes first, then what routes, then what stores, then what looks.

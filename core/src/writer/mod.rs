@@ -278,10 +278,11 @@ impl Writer {
 
     /// Whether more messages of the shards should be taken now.
     pub fn wants_messages(&self) -> bool {
-        let queues =
-            [Queue::Hellos, Queue::Updates, Queue::Events, Queue::Statuses, Queue::Inventory, Queue::Specs];
-        queues.map(|queue| self.queue_len(queue)).iter().sum::<usize>()
-            < self.config.limits.to_writer_messages
+        let queues = [Queue::Hellos, Queue::Updates, Queue::Events, Queue::Statuses, Queue::Inventory];
+        let entries = queues.map(|queue| self.queue_len(queue)).iter().sum::<usize>();
+        // Of specs only the answers: a session that stands in line for a look is no message, and may wait
+        // for one (`SpecsSent`).
+        entries + self.specs.answers().len() < self.config.limits.to_writer_messages
     }
 
     /// Where the writer is in its life.

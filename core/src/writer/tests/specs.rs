@@ -100,6 +100,17 @@ fn a_hello_is_looked_at_by_what_it_lists_and_a_poke_by_what_is_not_answered() {
 }
 
 #[test]
+fn sessions_that_stand_in_line_for_a_look_keep_no_message_out() {
+    let limits = Arc::new(Limits { to_writer_messages: 1, ..Limits::default() });
+    let mut desk = Desk::with(WriterConfig { limits, spec_sweep_every: NEVER, ..config() }).begin();
+    desk.enter("a", 1, 1, &[]);
+    assert_eq!(desk.writer.queue_len(Queue::Specs), 1, "it waits for a look");
+    assert!(desk.writer.wants_messages(), "what it may wait for would never be taken");
+    desk.post(answer(1, "x", 1));
+    assert!(!desk.writer.wants_messages(), "an answer is a message");
+}
+
+#[test]
 fn an_enqueue_that_pokes_costs_no_look_at_specs() {
     let mut desk = Desk::with_specs(NEVER);
     desk.enter_a();
