@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::Writer;
-use super::batch::{Entry, Setback};
+use super::batch::Entry;
 use crate::ids::{NodeId, SectionName, SessionKey};
 use crate::mail::Weigh;
 use crate::seam::{LookRequest, SectionRequest, SessionNews};
@@ -118,20 +118,15 @@ impl Writer {
     }
 
     pub(super) fn take_inventory_error(&mut self, error: &StoreError, now: Moment) {
-        match self.inventory.handle_failed(error, now) {
-            Setback::GoesAgain => {}
-            Setback::Forsaken(entries) => {
-                self.released_bytes += entries.iter().map(Entry::bytes).sum::<usize>();
+        let setback = self.inventory.handle_failed(error, now);
+        match self.settle_setback(setback) {
+            None => {}
+            Some((InventoryEntry::Section(request), sentence)) => {
+                self.refuse_section(&request, sentence);
+                self.count_bad_entry(request.key);
             }
-            Setback::Bad(entry, sentence) => {
-                self.released_bytes += entry.bytes();
-                match entry {
-                    InventoryEntry::Section(request) => {
-                        self.refuse_section(&request, sentence);
-                        self.count_bad_entry(request.key);
-                    }
-                    InventoryEntry::Look(request) => self.tell(request.key, SessionNews::InventoryNotLooked),
-                }
+            Some((InventoryEntry::Look(request), _)) => {
+                self.tell(request.key, SessionNews::InventoryNotLooked);
             }
         }
     }

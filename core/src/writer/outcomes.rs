@@ -8,7 +8,7 @@
 //!    written as disconnected.
 
 use super::Writer;
-use super::batch::Setback;
+use super::batch::{Entry, Setback};
 use super::directory::LiveSession;
 use super::dispatch::Deliveries;
 use super::hellos::Answered;
@@ -239,15 +239,25 @@ impl Writer {
     }
 
     fn take_update_error(&mut self, error: &StoreError, now: Moment) {
-        match self.updates.handle_failed(error, now) {
-            Setback::GoesAgain => {}
+        let setback = self.updates.handle_failed(error, now);
+        if let Some((request, sentence)) = self.settle_setback(setback) {
+            self.not_stored(request.key, RejectCode::NotStorable, sentence);
+            self.count_bad_entry(request.key);
+        }
+    }
+
+    /// Releases the bytes of what will not go again; gives the one entry that is to blame, with the
+    /// database's sentence.
+    pub(super) fn settle_setback<T: Entry>(&mut self, setback: Setback<T>) -> Option<(T, String)> {
+        match setback {
+            Setback::GoesAgain => None,
             Setback::Forsaken(entries) => {
-                self.released_bytes += entries.iter().map(Weigh::weight_bytes).sum::<usize>();
+                self.released_bytes += entries.iter().map(Entry::bytes).sum::<usize>();
+                None
             }
-            Setback::Bad(request, sentence) => {
-                self.released_bytes += request.weight_bytes();
-                self.not_stored(request.key, RejectCode::NotStorable, sentence);
-                self.count_bad_entry(request.key);
+            Setback::Bad(entry, sentence) => {
+                self.released_bytes += entry.bytes();
+                Some((entry, sentence))
             }
         }
     }

@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use super::backoff::Backoff;
-use super::batch::{Entry, GroupQueue, Setback};
+use super::batch::{Entry, GroupQueue};
 use super::directory::Directory;
 use super::spec_places::{Place, Places};
 use super::{Writer, WriterConfig};
@@ -411,16 +411,10 @@ impl Writer {
     }
 
     pub(super) fn take_spec_answers_error(&mut self, error: &StoreError, now: Moment) {
-        match self.specs.answers.handle_failed(error, now) {
-            Setback::GoesAgain => {}
-            Setback::Forsaken(entries) => {
-                self.released_bytes += entries.iter().map(Weigh::weight_bytes).sum::<usize>();
-            }
-            Setback::Bad(answer, sentence) => {
-                self.released_bytes += answer.weight_bytes();
-                self.spec_not_stored(answer.key, RejectCode::NotStorable, sentence);
-                self.count_bad_entry(answer.key);
-            }
+        let setback = self.specs.answers.handle_failed(error, now);
+        if let Some((answer, sentence)) = self.settle_setback(setback) {
+            self.spec_not_stored(answer.key, RejectCode::NotStorable, sentence);
+            self.count_bad_entry(answer.key);
         }
     }
 

@@ -8,7 +8,7 @@
 //!    first that is stored is the one that counts.
 
 use super::Writer;
-use super::batch::{Entry, GroupQueue, Setback};
+use super::batch::{Entry, GroupQueue};
 use crate::frame::RejectCode;
 use crate::hooks::HookedKinds;
 use crate::ids::NodeId;
@@ -99,16 +99,10 @@ impl Writer {
     }
 
     pub(super) fn take_status_error(&mut self, error: &StoreError, now: Moment) {
-        match self.statuses.queue.handle_failed(error, now) {
-            Setback::GoesAgain => {}
-            Setback::Forsaken(entries) => {
-                self.released_bytes += entries.iter().map(StatusEntry::bytes).sum::<usize>();
-            }
-            Setback::Bad(entry, sentence) => {
-                self.released_bytes += entry.bytes();
-                self.not_stored(entry.request.key, RejectCode::NotStorable, sentence);
-                self.count_bad_entry(entry.request.key);
-            }
+        let setback = self.statuses.queue.handle_failed(error, now);
+        if let Some((entry, sentence)) = self.settle_setback(setback) {
+            self.not_stored(entry.request.key, RejectCode::NotStorable, sentence);
+            self.count_bad_entry(entry.request.key);
         }
     }
 }
