@@ -75,6 +75,14 @@ SELECT b.slot AS "slot!", b.session_epoch AS "session_epoch!", unix_millis(compu
        coalesce(b.has_pending, false) AS "has_pending!"
 FROM bumped b
 LEFT JOIN LATERAL (
-    SELECT j.acked_seq FROM node_journals j WHERE j.node_id = b.node_id AND j.journal_id = b.journal
+    SELECT greatest(j.acked_seq, e.seq) AS acked_seq
+    FROM journals j
+    LEFT JOIN LATERAL (
+        SELECT e.seq FROM events e
+        WHERE e.node_id = j.node_id AND e.journal_id = j.journal_id
+        ORDER BY e.seq DESC
+        LIMIT 1
+    ) e ON true
+    WHERE j.node_id = b.node_id AND j.journal_id = b.journal
 ) j ON true
 ORDER BY b.slot

@@ -203,6 +203,58 @@ async fn one_batch_that_the_database_refuses_fails_the_flush_and_leaves_nothing_
 }
 
 #[tokio::test]
+async fn retention_removes_a_journals_first_events_and_its_cursor_stays() {
+    let mut db = database().await;
+    store(&db, vec![run_of("n1", "j", 1..=6), run_of("n1", "k", 1..=2), run_of("n2", "j", 1..=2)]).await;
+    run(
+        &mut db.sql,
+        "UPDATE events SET stored_at = stored_at - interval '2 days' \
+         WHERE node_id = 'n1' AND (journal_id = 'k' OR seq IN (1, 2, 3, 5))",
+    )
+    .await;
+    let remove = "SELECT remove_old_events('n1', now() - interval '1 day', at_most => 2)";
+    let mut removed = Vec::new();
+    for _ in 0..4 {
+        removed.push(number(&mut db.sql, remove).await);
+    }
+    assert_eq!(removed, [2, 2, 1, 0], "the fifth is behind one that stays");
+    assert_eq!(seqs(&mut db, "n1", "j").await, "4 5 6");
+    let journals = "SELECT concat_ws(' ', node_id, journal_id, acked_seq, removed_to) FROM node_journals \
+                    ORDER BY node_id, journal_id";
+    assert_eq!(texts(&mut db.sql, journals).await, ["n1 j 6 3", "n1 k 2 2", "n2 j 2 0"]);
+    assert_eq!(store(&db, vec![run_of("n1", "k", 1..=3)]).await, [3], "what was removed is not stored again");
+    assert_eq!(seqs(&mut db, "n1", "k").await, "3");
+}
+
+#[tokio::test]
+async fn however_events_go_no_cursor_falls() {
+    for gone in ["DELETE FROM events WHERE seq > 1", "DELETE FROM events", "TRUNCATE events"] {
+        let mut db = database().await;
+        store(&db, vec![run_of("n1", "j", 1..=4), run_of("n2", "j", 1..=4)]).await;
+        run(&mut db.sql, gone).await;
+        assert_eq!(
+            texts(&mut db.sql, "SELECT acked_seq::text FROM node_journals").await,
+            ["4", "4"],
+            "{gone}"
+        );
+        assert_eq!(store(&db, vec![run_of("n1", "j", 3..=5)]).await, [5], "{gone}");
+        assert_eq!(number(&mut db.sql, "SELECT max(seq) FROM events").await, 5);
+    }
+}
+
+#[tokio::test]
+async fn an_operator_acks_what_a_node_has_lost_and_never_takes_an_ack_back() {
+    let mut db = database().await;
+    store(&db, vec![run_of("n1", "j", 1..=2)]).await;
+    assert_eq!(store(&db, vec![run_of("n1", "j", 6..=7)]).await, [2], "it waits behind the gap");
+    run(&mut db.sql, "UPDATE node_journals SET acked_seq = 5 WHERE node_id = 'n1' AND journal_id = 'j'")
+        .await;
+    assert_eq!(store(&db, vec![run_of("n1", "j", 6..=7)]).await, [7]);
+    let back = sqlx::query("UPDATE node_journals SET acked_seq = 3").execute(&mut db.sql).await;
+    assert!(back.unwrap_err().to_string().contains("only to a higher one than 7"));
+}
+
+#[tokio::test]
 async fn two_gateways_that_store_one_journal_at_once_wait_and_store_each_event_once() {
     let mut db = database().await;
     let mut holder = db.client("holder").await;

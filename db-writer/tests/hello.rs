@@ -78,7 +78,8 @@ async fn a_hello_is_stored_with_all_that_it_says() {
     let mut db = database().await;
     db.nodes(1).await;
     let proof = db.lease().await;
-    run(&mut db.sql, "INSERT INTO node_journals VALUES ('n1', 'j1', 41)").await;
+    run(&mut db.sql, "INSERT INTO node_journals (node_id, journal_id, acked_seq) VALUES ('n1', 'j1', 41)")
+        .await;
     let mut entry = hello("n1", &[("b", 2), ("a", 3)], &[]);
     entry.hello.journal = Some(JournalId::new("j1").unwrap());
     let job = Job::Hellos { proof: proof.clone(), entries: vec![entry] };

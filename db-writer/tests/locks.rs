@@ -51,7 +51,7 @@ async fn a_dispatch_does_not_wait_for_events_or_a_hook_that_sleeps() {
     // As the ingestion will do it: the event, the cursor, and then the hook's work, still open.
     dispatch_passes_beside(
         "INSERT INTO events (node_id, journal_id, seq, kind) VALUES ('n1', 'j', 1, 'k'); \
-         INSERT INTO node_journals VALUES ('n1', 'j', 1) ON CONFLICT (node_id, journal_id) DO UPDATE SET acked_seq = 1; \
+         INSERT INTO journals VALUES ('n1', 'j', 1) ON CONFLICT (node_id, journal_id) DO UPDATE SET acked_seq = 1; \
          SAVEPOINT hook; INSERT INTO work (kind, key) VALUES ('hook', 'n1'); \
          INSERT INTO allocations (node_id, id, tenant_id, state) VALUES ('n1', gen_random_uuid(), 't', 'bound')",
     )
@@ -85,7 +85,7 @@ async fn a_hello_does_not_wait_for_liveness_of_others_events_or_an_enqueue() {
     run(
         &mut holder,
         "BEGIN; UPDATE node_liveness SET last_seen_at = now() WHERE node_id = 'n2'; \
-         INSERT INTO node_journals VALUES ('n1', 'j', 1); SELECT enqueue_command('n1', 'work')",
+         INSERT INTO journals VALUES ('n1', 'j', 1); SELECT enqueue_command('n1', 'work')",
     )
     .await;
     assert_eq!(db.connect(&proof, "n1", &[("default", 1)]).await.epoch.0, 2);

@@ -46,7 +46,7 @@ async fn every_table_whose_key_begins_with_the_node_is_partitioned() {
     // Certificates are looked up by serial, and what is published is read in its own order.
     let (whole, partitioned): (Vec<_>, Vec<_>) = tables.iter().partition(|line| line.ends_with(" r"));
     assert_eq!(whole, ["node_certs r", "outbox r"]);
-    for name in ["commands", "events", "node_journals", "node_liveness", "node_sessions", "nodes"] {
+    for name in ["commands", "events", "journals", "node_liveness", "node_sessions", "nodes"] {
         assert!(partitioned.contains(&&format!("{name} p")), "{name}: {partitioned:?}");
     }
 }

@@ -12,7 +12,7 @@ use support::*;
 const QUERIES: [(&str, &str); 32] = [
     ("cancels", include_str!("../queries/cancels.sql")),
     ("dispatch", DISPATCH),
-    ("events_journals", include_str!("../queries/events_journals.sql")),
+    ("events_cursors", include_str!("../queries/events_cursors.sql")),
     ("events_lock", include_str!("../queries/events_lock.sql")),
     ("events_write", include_str!("../queries/events_write.sql")),
     ("hello_commands", include_str!("../queries/hello_commands.sql")),

@@ -305,7 +305,7 @@ async fn what_a_node_calls_itself_can_not_write_on_the_operators_terminal() {
             "UPDATE node_sessions SET gateway_id = {hostile}, software_version = {hostile}, machine = {hostile},
                     lanes = ARRAY[{hostile}], lane_capacities = '{{1}}', connected_at = now();
              UPDATE commands SET state = 'failed', finished_at = now(), error = {hostile};
-             INSERT INTO node_journals VALUES ('{id}', 'j', 1);
+             INSERT INTO journals VALUES ('{id}', 'j');
              INSERT INTO events (node_id, journal_id, seq, kind, body)
                  VALUES ('{id}', 'j', 1, {hostile}, convert_to({hostile}, 'UTF8'));
              INSERT INTO specs (node_id, name, generation, body, applied_generation, applied_outcome, applied_at)
@@ -374,8 +374,7 @@ async fn a_follower_shows_each_event_once_in_whatever_order_they_are_committed()
     let (id, mut connection, mut slow) = (world.id("n1"), world.connect().await, world.connect().await);
     let store = |journal: &str, from: i64, to: i64| {
         format!(
-            "INSERT INTO node_journals (node_id, journal_id, acked_seq) VALUES ('{id}', '{journal}', {to})
-                 ON CONFLICT (node_id, journal_id) DO UPDATE SET acked_seq = excluded.acked_seq;
+            "INSERT INTO journals (node_id, journal_id) VALUES ('{id}', '{journal}') ON CONFLICT DO NOTHING;
              INSERT INTO events (node_id, journal_id, seq, kind, body)
                  SELECT '{id}', '{journal}', i, 'k', convert_to('{journal}' || i, 'UTF8')
                  FROM generate_series({from}, {to}) i"
@@ -415,8 +414,7 @@ async fn a_follower_goes_on_where_it_was_when_the_database_comes_back() {
     let id = world.id("n1");
     let store = |seq: i64| {
         format!(
-            "INSERT INTO node_journals (node_id, journal_id, acked_seq) VALUES ('{id}', 'j', {seq})
-                 ON CONFLICT (node_id, journal_id) DO UPDATE SET acked_seq = excluded.acked_seq;
+            "INSERT INTO journals (node_id, journal_id) VALUES ('{id}', 'j') ON CONFLICT DO NOTHING;
              INSERT INTO events (node_id, journal_id, seq, kind) VALUES ('{id}', 'j', {seq}, 'k')"
         )
     };

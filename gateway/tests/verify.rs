@@ -32,16 +32,16 @@ const SOUND: &str = "
     FROM (VALUES (1, 'succeeded', 50, 49, 1, 1), (2, 'succeeded', 40, 30, 1, 2), (3, 'running', 35, NULL, 2, 2))
         c (seq, state, sent, ended, in_flight, floor);
     SELECT enqueue_command('n1', 'echo');
-    INSERT INTO node_journals VALUES ('n1', 'j', 3);
+    INSERT INTO node_journals (node_id, journal_id, acked_seq) VALUES ('n1', 'j', 3);
     INSERT INTO events (node_id, journal_id, seq, kind) SELECT 'n1', 'j', i, 'k' FROM generate_series(1, 3) i;
     INSERT INTO outbox (kind, node_id, body)
-    VALUES ('node.report-failed', 'n1', '{\"journal_id\": \"j\", \"seq\": 3, \"kind\": \"k\", \"hook\": \"h\"}');
+    VALUES ('node.report-failed', 'n1', '{\"journal_id\": \"j\", \"seq\": 1, \"kind\": \"k\", \"hook\": \"h\"}');
     INSERT INTO inventory_sections (node_id, section, hash, body) VALUES ('n1', 'cpu', sha256('b'), 'b');
     SELECT set_spec('n1', 'dns', 'body');
     UPDATE specs SET applied_generation = 1, applied_outcome = 'applied', applied_at = now();";
 
 /// The invariant, and what breaks it alone.
-const BREAKS: [(&str, &str); 25] = [
+const BREAKS: [(&str, &str); 28] = [
     ("seq-without-gap", "DELETE FROM commands WHERE seq = 2"),
     ("known-node", "DELETE FROM node_liveness"),
     ("known-node", "INSERT INTO commands (node_id, id, seq, lane, kind) VALUES ('n2', gen_random_uuid(), 1, 'l', 'k')"),
@@ -66,7 +66,10 @@ const BREAKS: [(&str, &str); 25] = [
     ("session-epochs-rise", "UPDATE node_liveness SET session_epoch = 9"),
     ("session-epochs-rise", "UPDATE commands SET session_epoch = 0 WHERE seq = 3"),
     ("events-contiguous", "DELETE FROM events WHERE seq = 2"),
-    ("events-within-cursor", "INSERT INTO events (node_id, journal_id, seq, kind) VALUES ('n1', 'j', 5, 'k')"),
+    ("events-contiguous", "INSERT INTO events (node_id, journal_id, seq, kind) VALUES ('n1', 'j', 5, 'k')"),
+    ("events-contiguous", "DELETE FROM events WHERE seq = 3"),
+    ("events-contiguous", "UPDATE node_journals SET acked_seq = 4"),
+    ("events-in-journals", "INSERT INTO events (node_id, journal_id, seq, kind) VALUES ('n1', 'k', 1, 'k')"),
     ("spec-answers-were-sent", "UPDATE specs SET applied_generation = 2"),
     ("spec-answers-were-sent", "UPDATE specs SET applied_outcome = NULL"),
     ("failed-report-stored", "UPDATE outbox SET body = body || '{\"seq\": 4}'"),

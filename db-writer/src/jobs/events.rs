@@ -1,10 +1,11 @@
 //! A batch of journals' runs: one transaction of three statements, whatever the batch's size, and a few
 //! more where an event that is new has a hook.
 //!
-//! First every journal of the batch is made sure to have a row, then the rows are locked and their
-//! cursors read, and then, knowing the cursors, what joins on is stored and the cursors move.
+//! First every journal of the batch is made sure to have a row, which is locked; then the cursors are
+//! read, which the events that are stored tell; and then what joins on to them is stored.
 //!
-//! 1. Journals are made and locked in order of (node, journal), and nothing else is locked.
+//! 1. Journals are made and locked in order of (node, journal), and nothing else is locked. A row that is
+//!    there is not changed: where no vacuum can run, its versions would slow down whoever looks for it.
 //! 2. What is at or below a cursor is there already and is not sent again; what stands behind a gap
 //!    is not stored. So an event is stored once, and a journal is contiguous up to its cursor.
 //! 3. Where nothing moves, the third statement is left out.
@@ -75,10 +76,10 @@ pub(super) async fn execute(
 async fn lock(link: &mut Link, offers: &mut BTreeMap<Journal<'_>, Offer<'_>>) -> Result<(), JobError> {
     let nodes: Vec<&str> = offers.keys().map(|(node, _)| node.as_str()).collect();
     let journals: Vec<&str> = offers.keys().map(|(_, journal)| journal.as_str()).collect();
-    sqlx::query_file!("queries/events_journals.sql", &nodes as &[&str], &journals as &[&str])
+    sqlx::query_file!("queries/events_lock.sql", &nodes as &[&str], &journals as &[&str])
         .execute(link.within())
         .await?;
-    let rows = sqlx::query_file!("queries/events_lock.sql", &nodes as &[&str], &journals as &[&str])
+    let rows = sqlx::query_file!("queries/events_cursors.sql", &nodes as &[&str], &journals as &[&str])
         .fetch_all(link.within())
         .await?;
     if rows.len() != offers.len() {
@@ -153,14 +154,10 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Stores what is new, and moves the cursors.
+/// Stores what is new.
 async fn write(link: &mut Link, offers: &BTreeMap<Journal<'_>, Offer<'_>>) -> Result<(), JobError> {
     let mut columns = Columns::default();
-    let (mut nodes, mut journals, mut cursors) = (Vec::new(), Vec::new(), Vec::new());
-    for ((node, journal), offer) in offers.iter().filter(|(_, offer)| offer.after > offer.before) {
-        nodes.push(node.as_str());
-        journals.push(journal.as_str());
-        cursors.push(bigint(offer.after.0));
+    for offer in offers.values() {
         for run in &offer.runs {
             let new = run.batch.events.iter().filter(|event| offer.is_new(event));
             new.for_each(|event| columns.push(run, event));
@@ -168,9 +165,6 @@ async fn write(link: &mut Link, offers: &BTreeMap<Journal<'_>, Offer<'_>>) -> Re
     }
     sqlx::query_file!(
         "queries/events_write.sql",
-        &nodes as &[&str],
-        &journals as &[&str],
-        &cursors,
         &columns.nodes as &[&str],
         &columns.journals as &[&str],
         &columns.seqs,

@@ -6,13 +6,18 @@ DECLARE
     part integer;
     command text;
     commands text[];
-    -- What is made anew when all tables are there: views depend on several.
+    -- What is made anew when all tables are there: views depend on several. And their triggers.
     views text[];
+    view_triggers text[];
 BEGIN
     SELECT coalesce(array_agg(format('CREATE VIEW %I AS %s', v.viewname, v.definition)), '{}')
     INTO views
     FROM pg_views v
     WHERE v.schemaname = 'public' AND v.viewname NOT LIKE 'pg\_%';
+    SELECT coalesce(array_agg(pg_get_triggerdef(t.oid)), '{}')
+    INTO view_triggers
+    FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+    WHERE c.relkind = 'v' AND c.relnamespace = 'public'::regnamespace AND NOT t.tgisinternal;
     FOR command IN SELECT format('DROP VIEW %I', v.viewname) FROM pg_views v
                    WHERE v.schemaname = 'public' AND v.viewname NOT LIKE 'pg\_%' LOOP
         EXECUTE command;
@@ -61,7 +66,7 @@ BEGIN
             EXECUTE command;
         END LOOP;
     END LOOP;
-    FOREACH command IN ARRAY views LOOP
+    FOREACH command IN ARRAY views || view_triggers LOOP
         EXECUTE command;
     END LOOP;
 END $$;

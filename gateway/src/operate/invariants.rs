@@ -69,8 +69,11 @@ pub const INVARIANTS: [Invariant; 20] = [
         "session-epochs-rise",
         "The session epoch of a node only rises, and nothing was dispatched or seen under one that never was."
     ),
-    invariant!("events-contiguous", "Every acked event of a journal is stored once, without a gap."),
-    invariant!("events-within-cursor", "No event is stored beyond its journal's cursor."),
+    invariant!(
+        "events-contiguous",
+        "Every acked event of a journal is stored once, without a gap, but for what retention removed."
+    ),
+    invariant!("events-in-journals", "Every event stands in a journal that is known, from its first seq on."),
     invariant!(
         "spec-answers-were-sent",
         "What is stored as a node's answer to a spec is about a generation that the spec has come to."
