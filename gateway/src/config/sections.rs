@@ -284,7 +284,7 @@ pub struct DispatchSection {
 
 impl Default for DispatchSection {
     fn default() -> Self {
-        Self { poll_every: Span::seconds(1), durability: Durability::Synchronous }
+        Self { poll_every: Span::seconds(1), durability: Durability::Asynchronous }
     }
 }
 

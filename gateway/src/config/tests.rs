@@ -118,7 +118,7 @@ fn a_wrong_unit_says_what_was_expected() {
         ),
         (
             "[dispatch]\ndurability = \"async\"",
-            "line 4: dispatch.durability: unknown variant \"async\"; it takes: \"synchronous\" or \"asynchronous\", such as \"synchronous\"",
+            "line 4: dispatch.durability: unknown variant \"async\"; it takes: \"synchronous\" or \"asynchronous\", such as \"asynchronous\"",
         ),
         (
             "[shards]\ncpus = \"7-2\"",
