@@ -6,7 +6,7 @@
 --
 -- 1. A journal's cursor is the seq of its last event, or acked_seq where that is higher. It never falls: whatever
 --    takes events away raises acked_seq first.
--- 2. A flush locks the row of its journal and does not change it.
+-- 2. A flush does not change the row of its journal, and locks it only where a hook is told what is new.
 -- 3. removed_to is how far retention took events away. Those behind it, up to the cursor, are all stored;
 --    `gateway verify` looks for holes, so what is deleted by hand shows.
 -- 4. Locks: journals by (node, journal), where node_journals stood. Taking events away locks events first; storing

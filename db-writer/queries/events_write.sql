@@ -1,4 +1,4 @@
--- Stores events, whose journals are locked.
+-- Stores events, in the order of their keys.
 -- One element an event in $1 node, $2 journal, $3 seq, $4 kind, $5 body, $6 boot id, $7 envelope's body, $8 its
 -- key id, $9 its signature, $10 why it is a tombstone or null.
 INSERT INTO events (node_id, journal_id, seq, kind, body, boot_id, signed_body, signed_kid, signature, rejected)
@@ -7,5 +7,5 @@ SELECT e.node_id, e.journal_id, e.seq, e.kind, e.body, nullif(e.boot_id, ''), e.
 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::text[],
             $9::bytea[], $10::text[])
     e (node_id, journal_id, seq, kind, body, boot_id, signed_body, signed_kid, signature, rejected)
--- Two runs of a batch may hold the same event.
+-- Another gateway may store the same events at the same time: they are waited for.
 ON CONFLICT (node_id, journal_id, seq) DO NOTHING

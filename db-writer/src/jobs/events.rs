@@ -1,16 +1,18 @@
-//! A batch of journals' runs: one transaction of three statements, whatever the batch's size, and a few
-//! more where an event that is new has a hook.
+//! A batch of journals' runs: one transaction of two statements, whatever the batch's size, and a few more
+//! where a journal is new or an event that is new has a hook.
 //!
-//! First every journal of the batch is made sure to have a row, which is locked; then the cursors are
-//! read, which the events that are stored tell; and then what joins on to them is stored.
+//! First the cursors are read, which the events that are stored tell; then what joins on to them is stored.
 //!
-//! 1. Journals are made and locked in order of (node, journal), and nothing else is locked. A row that is
-//!    there is not changed: where no vacuum can run, its versions would slow down whoever looks for it.
-//! 2. What is at or below a cursor is there already and is not sent again; what stands behind a gap
-//!    is not stored. So an event is stored once, and a journal is contiguous up to its cursor.
-//! 3. Where nothing moves, the third statement is left out.
+//! 1. What is at or below a cursor is there already and is not sent again; what stands behind a gap is not
+//!    stored. All between a cursor and a journal's new one is stored in one transaction, so a journal is
+//!    contiguous whoever else stores it at the same time, and the key of events stores each one once.
+//! 2. Events are stored in order of (node, journal, seq): two gateways wait for each other in one order.
+//! 3. Journals are locked, in the order of (node, journal), only where a hook is to be told what is new:
+//!    then nobody else may have stored it. A row that is there is not changed: where no vacuum can run, its
+//!    versions would slow down whoever looks for it.
+//! 4. Where nothing joins on, nothing is written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gateway_core::frame::Event;
 use gateway_core::ids::{EventSeq, JournalId, NodeId};
@@ -29,15 +31,26 @@ type Journal<'a> = (&'a NodeId, &'a JournalId);
 struct Offer<'a> {
     /// In the batch's order.
     runs: Vec<&'a EventsRequest>,
+    /// Whether the journal has a row.
+    is_known: bool,
     /// The cursor before the batch, and after it.
     before: EventSeq,
     after: EventSeq,
 }
 
-impl Offer<'_> {
-    /// Whether the batch stores the event: it is behind the cursor, and before a gap.
-    fn is_new(&self, event: &Event) -> bool {
-        event.seq > self.before && event.seq <= self.after
+impl<'a> Offer<'a> {
+    /// The events that the batch stores, by seq: behind the cursor, and before a gap. Of an event that two
+    /// runs hold, the first one's.
+    fn fresh(&self) -> impl Iterator<Item = (&'a EventsRequest, &'a Event)> + use<'a> {
+        let mut fresh: BTreeMap<EventSeq, (&'a EventsRequest, &'a Event)> = BTreeMap::new();
+        for run in &self.runs {
+            let new =
+                run.batch.events.iter().filter(|event| event.seq > self.before && event.seq <= self.after);
+            for event in new {
+                fresh.entry(event.seq).or_insert((run, event));
+            }
+        }
+        fresh.into_values()
     }
 }
 
@@ -50,15 +63,32 @@ pub(super) async fn execute(
     for entry in entries {
         offers.entry((&entry.node, &entry.batch.journal)).or_default().runs.push(entry);
     }
+    let is_report = |event: &Event| event.refused.is_none() && hooks.is_report(&event.kind);
+    let has_reports = entries.iter().any(|entry| entry.batch.events.iter().any(is_report));
     link.begin().await?;
-    lock(link, &mut offers).await?;
+    if has_reports {
+        let all: Vec<Journal<'_>> = offers.keys().copied().collect();
+        lock(link, &all).await?;
+    }
+    read_cursors(link, &mut offers).await?;
+    let unknown = offers.iter().filter(|(_, offer)| !offer.is_known);
+    let new: Vec<Journal<'_>> = unknown.map(|(journal, _)| *journal).collect();
+    if !new.is_empty() {
+        lock(link, &new).await?;
+    }
     for offer in offers.values_mut() {
         offer.after = advanced(offer.before, &offer.runs);
     }
-    if offers.values().any(|offer| offer.after > offer.before) {
-        write(link, &offers).await?;
+    let fresh: Vec<(&EventsRequest, &Event)> = offers.values().flat_map(Offer::fresh).collect();
+    if !fresh.is_empty() {
+        write(link, &fresh).await?;
     }
-    let tally = hooks.run_reports(link, &reports(&offers, hooks)).await?;
+    let reports: Vec<StoredEvent<'_>> = fresh
+        .iter()
+        .filter(|(_, event)| is_report(event))
+        .map(|(run, event)| StoredEvent { node: &run.node, batch: &run.batch, event })
+        .collect();
+    let tally = hooks.run_reports(link, &reports).await?;
     link.commit().await?;
     hooks.note(tally);
     entries
@@ -72,21 +102,31 @@ pub(super) async fn execute(
         .collect()
 }
 
-/// Makes sure that every journal has a row, locks it and reads its cursor.
-async fn lock(link: &mut Link, offers: &mut BTreeMap<Journal<'_>, Offer<'_>>) -> Result<(), JobError> {
-    let nodes: Vec<&str> = offers.keys().map(|(node, _)| node.as_str()).collect();
-    let journals: Vec<&str> = offers.keys().map(|(_, journal)| journal.as_str()).collect();
-    sqlx::query_file!("queries/events_lock.sql", &nodes as &[&str], &journals as &[&str])
+/// Makes sure that journals, in the order of locks, have rows, and locks them.
+async fn lock(link: &mut Link, journals: &[Journal<'_>]) -> Result<(), JobError> {
+    let nodes: Vec<&str> = journals.iter().map(|(node, _)| node.as_str()).collect();
+    let ids: Vec<&str> = journals.iter().map(|(_, journal)| journal.as_str()).collect();
+    sqlx::query_file!("queries/events_lock.sql", &nodes as &[&str], &ids as &[&str])
         .execute(link.within())
         .await?;
+    Ok(())
+}
+
+async fn read_cursors(
+    link: &mut Link,
+    offers: &mut BTreeMap<Journal<'_>, Offer<'_>>,
+) -> Result<(), JobError> {
+    let nodes: Vec<&str> = offers.keys().map(|(node, _)| node.as_str()).collect();
+    let journals: Vec<&str> = offers.keys().map(|(_, journal)| journal.as_str()).collect();
     let rows = sqlx::query_file!("queries/events_cursors.sql", &nodes as &[&str], &journals as &[&str])
         .fetch_all(link.within())
         .await?;
     if rows.len() != offers.len() {
-        return Err(corrupt("a journal without a row"));
+        return Err(corrupt("not every journal was answered"));
     }
     for (offer, row) in offers.values_mut().zip(rows) {
-        offer.before = EventSeq(counter(row.acked_seq));
+        offer.is_known = row.acked_seq.is_some();
+        offer.before = EventSeq(counter(row.acked_seq.unwrap_or_default()));
     }
     Ok(())
 }
@@ -99,28 +139,6 @@ fn advanced(cursor: EventSeq, runs: &[&EventsRequest]) -> EventSeq {
     spans
         .into_iter()
         .fold(cursor, |cursor, (first, last)| if first.0 <= cursor.0 + 1 { cursor.max(last) } else { cursor })
-}
-
-/// The events that are new and have a hook, in the order of locks.
-fn reports<'a>(offers: &BTreeMap<Journal<'a>, Offer<'a>>, hooks: &HookRunner) -> Vec<StoredEvent<'a>> {
-    let mut reports = Vec::new();
-    for ((node, _), offer) in offers {
-        let mut seen = BTreeSet::new();
-        let first = reports.len();
-        for run in &offer.runs {
-            // Two runs may hold the same event: the first is the one that is stored.
-            let is_stored = |event: &&'a Event| offer.is_new(event) && seen.insert(event.seq);
-            let stored = run.batch.events.iter().filter(is_stored);
-            let is_report = |event: &&Event| event.refused.is_none() && hooks.is_report(&event.kind);
-            reports.extend(stored.filter(is_report).map(|event| StoredEvent {
-                node,
-                batch: &run.batch,
-                event,
-            }));
-        }
-        reports[first..].sort_by_key(|report| report.event.seq);
-    }
-    reports
 }
 
 /// The columns of the events to be stored.
@@ -155,14 +173,9 @@ impl<'a> Columns<'a> {
 }
 
 /// Stores what is new.
-async fn write(link: &mut Link, offers: &BTreeMap<Journal<'_>, Offer<'_>>) -> Result<(), JobError> {
+async fn write(link: &mut Link, fresh: &[(&EventsRequest, &Event)]) -> Result<(), JobError> {
     let mut columns = Columns::default();
-    for offer in offers.values() {
-        for run in &offer.runs {
-            let new = run.batch.events.iter().filter(|event| offer.is_new(event));
-            new.for_each(|event| columns.push(run, event));
-        }
-    }
+    fresh.iter().for_each(|(run, event)| columns.push(run, event));
     sqlx::query_file!(
         "queries/events_write.sql",
         &columns.nodes as &[&str],
