@@ -3,7 +3,9 @@
 //! 1. A handshake's slot is taken before the accept, so a storm waits in the kernel's queue, where it
 //!    costs nothing, and sessions keep their latency.
 //! 2. A peer that lets its handshake wait holds its slot for `SLOT_PATIENCE` only; then it steps
-//!    aside, and at most `MAX_ASIDE` stand there, the newest: silent peers do not keep others out.
+//!    aside. At most `MAX_ASIDE` stand there; when they do, one more takes the place of the oldest, once
+//!    that has stood for `ASIDE_PATIENCE`, and keeps its slot until then. So silent peers do not keep
+//!    others out, and a crowd of honest ones whose answers take a while is not thrown out for it.
 //! 3. A failed accept (too many open files) is followed by a pause, and is told once until it works
 //!    again.
 //! 4. After `Stage::Stopping` nothing is accepted.
@@ -14,17 +16,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway_core::time::Moment;
+
 use crate::bell::{Bell, Wish};
 use crate::executor::{self, Listener};
 use crate::handshake;
 use crate::shard::{Shard, Stage};
 use crate::sleeper::Sleeper;
 
-/// How long a handshake may wait for its peer in its slot: two thousand silent peers with 16 slots hold
-/// up who comes after them by three seconds.
+/// How long a handshake may wait for its peer in its slot.
 pub(crate) const SLOT_PATIENCE: Duration = Duration::from_millis(25);
 /// Handshakes of one shard that stand aside.
 const MAX_ASIDE: usize = 1024;
+/// How long one may stand there whatever comes: two thousand silent peers with 16 slots hold up who comes
+/// after them by six seconds, and thousands of nodes that dial at once have this long to answer.
+const ASIDE_PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
 /// The bound over the handshakes of a shard.
@@ -32,9 +38,16 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 pub(crate) struct HandshakeSlots {
     free: Cell<usize>,
     /// By the order in which they stepped aside.
-    aside: RefCell<BTreeMap<u64, Arc<Bell>>>,
+    aside: RefCell<BTreeMap<u64, Aside>>,
     next_place: Cell<u64>,
     acceptor: Sleeper,
+}
+
+/// One that stands aside.
+#[derive(Debug)]
+struct Aside {
+    since: Moment,
+    bell: Arc<Bell>,
 }
 
 /// One handshake's slot.
@@ -73,23 +86,32 @@ impl HandshakeSlots {
 
 impl HandshakeSlot {
     /// Lets another handshake begin, though this one, of the connection that `bell` wakes, has not
-    /// ended. Where too many stand aside, the oldest must go.
-    pub(crate) fn step_aside(&mut self, bell: &Arc<Bell>) {
+    /// ended. False where too many stand aside and none has for long: then it keeps its slot, and asks
+    /// again.
+    pub(crate) fn step_aside(&mut self, bell: &Arc<Bell>, now: Moment) -> bool {
         if self.place.is_some() {
-            return;
+            return true;
         }
         let slots = &self.slots;
+        let mut aside = slots.aside.borrow_mut();
+        let mut oldest = None;
+        if aside.len() >= MAX_ASIDE {
+            let Some(entry) = aside.first_entry() else { return false };
+            if now.since(entry.get().since) < ASIDE_PATIENCE {
+                return false;
+            }
+            oldest = Some(entry.remove().bell);
+        }
         let place = slots.next_place.get();
         slots.next_place.set(place + 1);
         self.place = Some(place);
-        let mut aside = slots.aside.borrow_mut();
-        aside.insert(place, Arc::clone(bell));
-        let oldest = if aside.len() > MAX_ASIDE { aside.pop_first() } else { None };
+        aside.insert(place, Aside { since: now, bell: Arc::clone(bell) });
         drop(aside);
-        if let Some((_, oldest)) = oldest {
+        if let Some(oldest) = oldest {
             oldest.ask(Wish::Quit);
         }
         slots.give_back();
+        true
     }
 }
 
@@ -144,21 +166,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silent_peers_do_not_keep_others_out() {
+    fn silent_peers_do_not_keep_others_out_and_slow_ones_are_not_thrown_out_for_a_crowd() {
         let slots = HandshakeSlots::new(2);
+        let begin = Moment::from_nanos(1);
         let bells: Vec<Arc<Bell>> = (0..MAX_ASIDE + 2).map(|_| Arc::default()).collect();
         let mut silent = Vec::new();
-        for bell in &bells {
+        for bell in bells.iter().take(MAX_ASIDE) {
             let mut slot = slots.try_take().expect("a slot is free");
-            slot.step_aside(bell);
-            slot.step_aside(bell);
+            assert!(slot.step_aside(bell, begin) && slot.step_aside(bell, begin));
             silent.push(slot);
         }
-        assert_eq!(slots.aside.borrow().len(), MAX_ASIDE);
-        let must_go = bells.iter().filter(|bell| bell.wish() == Wish::Quit).count();
-        assert_eq!(must_go, 2);
+        // A crowd: the next ones stay in their slots while those aside may still answer.
+        let mut more: Vec<HandshakeSlot> = std::iter::from_fn(|| slots.try_take()).collect();
+        let early = begin + (ASIDE_PATIENCE - Duration::from_millis(1));
+        for (slot, bell) in more.iter_mut().zip(&bells[MAX_ASIDE..]) {
+            assert!(!slot.step_aside(bell, early));
+        }
+        let must_go = || bells.iter().filter(|bell| bell.wish() == Wish::Quit).count();
+        assert_eq!((more.len(), slots.free.get(), must_go()), (2, 0, 0));
+        // They have had their time: the oldest must go.
+        for (slot, bell) in more.iter_mut().zip(&bells[MAX_ASIDE..]) {
+            assert!(slot.step_aside(bell, begin + ASIDE_PATIENCE));
+        }
+        assert_eq!((slots.aside.borrow().len(), slots.free.get(), must_go()), (MAX_ASIDE, 2, 2));
         assert_eq!((bells[0].wish(), bells[1].wish()), (Wish::Quit, Wish::Quit), "the oldest");
-        drop(silent);
+        drop((silent, more));
         assert_eq!((slots.free.get(), slots.aside.borrow().len()), (2, 0));
     }
 

@@ -75,9 +75,9 @@ async fn secure_and_greet(
         let mut patience = pin!(executor::sleep(SLOT_PATIENCE));
         let mut patient = true;
         poll_fn(|context| {
-            if patient && patience.as_mut().poll(context).is_ready() {
-                patient = false;
-                slot.step_aside(lease.bell());
+            while patient && patience.as_mut().poll(context).is_ready() {
+                patient = !slot.step_aside(lease.bell(), shard.clock.now());
+                patience.set(executor::sleep(SLOT_PATIENCE));
             }
             stage.as_mut().poll(context)
         })
