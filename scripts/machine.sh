@@ -102,6 +102,12 @@ need_postgres() {
     lacks "PostgreSQL's server programs" postgresql
 }
 
+# Debian has it in /usr/sbin, which is not in every user's PATH.
+need_haproxy() {
+    has haproxy || PATH=$PATH:/usr/sbin:/usr/local/sbin
+    has haproxy || lacks "HAProxy (stands before several gateways)" haproxy
+}
+
 need_python() {
     has "${PYTHON:-python3}" && "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null && return
     lacks "Python 3 with venv" python3 python3-venv

@@ -10,6 +10,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod balancer;
 pub mod clock;
 pub mod cluster;
 pub mod database;
