@@ -3,7 +3,10 @@
 //! 1. A flag wins over the file, the file over the default.
 //! 2. An unknown key of the file is an error that names it.
 
-use std::fs;
+mod load;
+mod multi;
+mod storm;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +16,10 @@ use clap::{Args, Parser, Subcommand};
 use serde::Deserialize;
 
 use crate::gate::GateBounds;
+
+pub(crate) use self::load::LoadPlan;
+pub(crate) use self::multi::{MultiArguments, MultiBy};
+pub(crate) use self::storm::{StormArguments, StormBy, StormPlan};
 
 /// Proves what a gateway does, over real sockets, on this machine.
 #[derive(Debug, Parser)]
@@ -25,6 +32,8 @@ pub(crate) struct Arguments {
 const EXAMPLES: &str = "Examples:
   bench-gateway-streams steady --sessions 5000 --commands-per-second 50 --duration 120s --report steady.json
   bench-gateway-streams steady --config configs/bench/steady.toml --shards 4
+  bench-gateway-streams storm --config configs/bench/storm.toml
+  bench-gateway-streams multi --sessions 1000 --by restart
   bench-gateway-streams demo --keep
 
 Exit code 0: the run was sound and its gate held; 1: a gate missed; 2: the run failed.";
@@ -33,8 +42,27 @@ Exit code 0: the run was sound and its gate held; 1: a gate missed; 2: the run f
 pub(crate) enum Scenario {
     /// N sessions with heartbeats, R commands a second through PostgreSQL, for a time T.
     Steady(Box<SteadyArguments>),
+    /// All sessions are lost at once: how long until 50, 95 and 100 of 100 are back with a durable Hello.
+    Storm(Box<StormArguments>),
+    /// Three gateways behind HAProxy, of which one is killed: how long until its nodes are at home elsewhere.
+    Multi(Box<MultiArguments>),
     /// A short live view of the main job; with --keep it stays up for a node of your own.
     Demo(DemoArguments),
+    /// The server of a yardstick: it does mTLS handshakes and nothing else. Started by `storm`.
+    #[command(hide = true)]
+    BareServer(BareServerArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BareServerArguments {
+    #[arg(long)]
+    pub(crate) listen: std::net::SocketAddr,
+    #[arg(long)]
+    pub(crate) certificate: PathBuf,
+    #[arg(long)]
+    pub(crate) key: PathBuf,
+    #[arg(long)]
+    pub(crate) node_ca: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -167,6 +195,9 @@ struct SteadyFile {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct GateFile {
+    storm_all_ms: Option<f64>,
+    storm_all_to_bare: Option<f64>,
+    rehome_p99_ms: Option<f64>,
     dispatch_p50_ms: Option<f64>,
     dispatch_p99_ms: Option<f64>,
     dispatch_p99_to_floor: Option<f64>,
@@ -184,14 +215,7 @@ fn duration_of(key: &str, text: Option<String>) -> anyhow::Result<Option<Duratio
 impl SteadyArguments {
     /// Settles flags, file and defaults.
     pub(crate) fn plan(&self) -> anyhow::Result<SteadyPlan> {
-        let file: PlanFile = match &self.config {
-            None => PlanFile::default(),
-            Some(path) => {
-                let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-                toml::from_str(&text).with_context(|| path.display().to_string())?
-            }
-        };
-        let PlanFile { steady: file, gate } = file;
+        let PlanFile { steady: file, gate } = load::plan_file(self.config.as_deref())?;
         let second = Duration::from_secs(1);
         let mut plan = SteadyPlan {
             sessions: self.sessions.or(file.sessions).unwrap_or(5000),
@@ -210,7 +234,7 @@ impl SteadyArguments {
             inject_stall: self.inject_stall,
             with_floor: !self.no_floor,
             report: self.report.clone(),
-            gate: gate.bounds(),
+            gate: gate.over(GateBounds::contract()),
         };
         plan.check()?;
         if plan.is_idle() {
@@ -249,13 +273,15 @@ impl SteadyPlan {
 
 impl GateFile {
     // What is not named is the contract's bound, or none.
-    fn bounds(self) -> GateBounds {
-        let contract = GateBounds::contract();
+    fn over(self, contract: GateBounds) -> GateBounds {
         GateBounds {
+            storm_all_ms: self.storm_all_ms.or(contract.storm_all_ms),
+            storm_all_to_bare: self.storm_all_to_bare.or(contract.storm_all_to_bare),
+            rehome_p99_ms: self.rehome_p99_ms.or(contract.rehome_p99_ms),
             dispatch_p50_ms: self.dispatch_p50_ms,
             dispatch_p99_ms: self.dispatch_p99_ms.or(contract.dispatch_p99_ms),
             dispatch_p99_to_floor: self.dispatch_p99_to_floor,
-            drops: self.drops.unwrap_or(contract.drops),
+            drops: self.drops.or(contract.drops),
             rss_bytes: self.rss.map_or(contract.rss_bytes, |size| size.as_u64()),
             rss_per_session_bytes: self.rss_per_session.map(|size| size.as_u64()),
             rss_growth_ratio: self.rss_growth_ratio,
@@ -266,13 +292,15 @@ impl GateFile {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn steady(flags: &[&str]) -> Box<SteadyArguments> {
         let all = ["bench-gateway-streams", "steady"].iter().chain(flags);
         match Arguments::try_parse_from(all).expect("flags").scenario {
             Scenario::Steady(arguments) => arguments,
-            Scenario::Demo(_) => unreachable!("steady was named"),
+            _ => unreachable!("steady was named"),
         }
     }
 
@@ -322,7 +350,17 @@ mod tests {
         for entry in fs::read_dir(folder).expect("configs/bench") {
             let path = entry.expect("an entry").path();
             let path = path.to_str().expect("text");
-            steady(&["--config", path]).plan().unwrap_or_else(|error| panic!("{path}: {error:#}"));
+            let text = fs::read_to_string(path).expect("a plan");
+            let table: toml::Table = text.parse().expect("TOML");
+            let scenario = ["storm", "multi"].into_iter().find(|name| table.contains_key(*name));
+            let flags = ["bench-gateway-streams", scenario.unwrap_or("steady"), "--config", path];
+            let planned = match Arguments::try_parse_from(flags).expect("flags").scenario {
+                Scenario::Steady(arguments) => arguments.plan().map(drop),
+                Scenario::Storm(arguments) => arguments.plan().map(drop),
+                Scenario::Multi(arguments) => arguments.plan().map(drop),
+                _ => unreachable!("one of these was named"),
+            };
+            planned.unwrap_or_else(|error| panic!("{path}: {error:#}"));
             seen += 1;
         }
         assert!(seen > 0);

@@ -2,8 +2,9 @@
 //!
 //! 1. Drops are counted by the nodes: a session that stood and ended, not by our doing.
 //! 2. Nodes are opened at a pace; they dial again by the protocol's own rules.
+//! 3. When a node came back is the time that it says itself, not when somebody looked.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +23,7 @@ use crate::tracker::Tracker;
 
 const TICK: Duration = Duration::from_millis(20);
 const LAST_COMPLETED: usize = 8;
+const RESOURCE_EXHAUSTED: u32 = 8;
 
 /// What the nodes have seen.
 #[derive(Debug)]
@@ -40,6 +42,28 @@ struct Detail {
     ends: BTreeMap<String, u64>,
     heartbeats: Latencies,
     completed: VecDeque<Completed>,
+    standings: HashMap<Arc<str>, Standing>,
+    refusals: Refusals,
+}
+
+/// Where a node stands. Times are nanoseconds of the monotonic clock, 0 for never.
+#[derive(Debug, Clone, Copy, Default)]
+struct Standing {
+    is_live: bool,
+    welcomed_at_ns: u64,
+    dropped_at_ns: u64,
+    /// When it was told to come back later, and how much later.
+    told: Option<(u64, Duration)>,
+}
+
+/// Nodes that were told to come back later.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Refusals {
+    pub(crate) count: u64,
+    /// Of those, the ones with the delay to wait.
+    pub(crate) with_delay: u64,
+    /// Of those, the ones that were not seen again before it was over.
+    pub(crate) kept: u64,
 }
 
 /// A command that was completed lately.
@@ -52,8 +76,13 @@ pub(crate) struct Completed {
 
 impl FleetCounts {
     fn new(tracker: Arc<Tracker>) -> Self {
-        let detail =
-            Detail { ends: BTreeMap::new(), heartbeats: Latencies::new(), completed: VecDeque::new() };
+        let detail = Detail {
+            ends: BTreeMap::new(),
+            heartbeats: Latencies::new(),
+            completed: VecDeque::new(),
+            standings: HashMap::new(),
+            refusals: Refusals::default(),
+        };
         Self {
             tracker,
             connected: AtomicUsize::new(0),
@@ -97,14 +126,61 @@ impl FleetCounts {
         self.detail().completed.iter().cloned().collect()
     }
 
+    /// How nodes were told to come back later.
+    pub(crate) fn refusals(&self) -> Refusals {
+        self.detail().refusals
+    }
+
+    /// Of `nodes`, how long after `since_ns` each had a new session, where it has one now.
+    pub(crate) fn back_since(&self, nodes: &[String], since_ns: u64) -> Vec<u64> {
+        let detail = self.detail();
+        let standings = nodes.iter().filter_map(|node| detail.standings.get(node.as_str()));
+        let back = standings.filter(|one| one.is_live && one.welcomed_at_ns > since_ns);
+        back.map(|one| one.welcomed_at_ns - since_ns).collect()
+    }
+
+    /// Of `nodes`, how many lost a session after `since_ns`.
+    pub(crate) fn dropped_since(&self, nodes: &[String], since_ns: u64) -> usize {
+        let detail = self.detail();
+        let standings = nodes.iter().filter_map(|node| detail.standings.get(node.as_str()));
+        standings.filter(|one| one.dropped_at_ns > since_ns).count()
+    }
+
     fn detail(&self) -> std::sync::MutexGuard<'_, Detail> {
         self.detail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn handle_end(&self, end: &End) {
-        if end.was_welcomed {
+    fn handle_welcome(&self, node: &Arc<str>, at_ns: u64) {
+        let mut detail = self.detail();
+        let standing = detail.standings.entry(Arc::clone(node)).or_default();
+        let told = standing.told.take();
+        // A drained session is replaced while it stands; its own end comes later.
+        let was_live = std::mem::replace(&mut standing.is_live, true);
+        standing.welcomed_at_ns = at_ns;
+        detail.refusals.handle_return(told, at_ns);
+        if !was_live {
+            self.connected.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn handle_end(&self, node: &Arc<str>, end: &End, at_ns: u64) {
+        let mut detail = self.detail();
+        let standing = detail.standings.entry(Arc::clone(node)).or_default();
+        if end.was_welcomed && standing.is_live {
+            standing.is_live = false;
             self.connected.fetch_sub(1, Ordering::Relaxed);
         }
+        if end.is_drop() {
+            standing.dropped_at_ns = at_ns;
+        }
+        let told = standing.told.take();
+        standing.told = end.pushback.map(|pushback| (at_ns, pushback));
+        detail.refusals.handle_return(told, at_ns);
+        if end.status() == Some(RESOURCE_EXHAUSTED) {
+            detail.refusals.count += 1;
+            detail.refusals.with_delay += u64::from(end.pushback.is_some());
+        }
+        drop(detail);
         if self.closing.load(Ordering::Relaxed) {
             return;
         }
@@ -121,12 +197,18 @@ impl FleetCounts {
     }
 }
 
+impl Refusals {
+    fn handle_return(&mut self, told: Option<(u64, Duration)>, at_ns: u64) {
+        if let Some((told_at_ns, delay)) = told {
+            self.kept += u64::from(Duration::from_nanos(at_ns.saturating_sub(told_at_ns)) >= delay);
+        }
+    }
+}
+
 impl Observer for FleetCounts {
     fn on_event(&self, node: &Arc<str>, event: NodeEvent) {
         match event {
-            NodeEvent::Connected { .. } => {
-                self.connected.fetch_add(1, Ordering::Relaxed);
-            }
+            NodeEvent::Connected { at_ns, .. } => self.handle_welcome(node, at_ns),
             NodeEvent::CommandReceived(command) => self.tracker.received(command.id, command.at_ns),
             NodeEvent::Acked { id, reported, stored, at_ns, .. } if is_terminal(reported) => {
                 self.tracker.acked(id, at_ns);
@@ -140,7 +222,7 @@ impl Observer for FleetCounts {
                 let nanoseconds = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
                 self.detail().heartbeats.record_ns(nanoseconds);
             }
-            NodeEvent::Ended { end, .. } => self.handle_end(&end),
+            NodeEvent::Ended { end, at_ns, .. } => self.handle_end(node, &end, at_ns),
             _ => {}
         }
     }
@@ -149,7 +231,8 @@ impl Observer for FleetCounts {
 /// Which nodes to open.
 #[derive(Debug)]
 pub(crate) struct FleetPlan {
-    pub(crate) address: SocketAddr,
+    /// Where they dial, in turn.
+    pub(crate) addresses: Vec<SocketAddr>,
     /// The nodes, by the names in their certificates.
     pub(crate) names: Vec<String>,
     pub(crate) per_second: f64,
@@ -173,20 +256,15 @@ impl Fleet {
         let mut fleet = Self { nodes: Vec::with_capacity(names.len()), counts };
         let mut step = Step::new("opening sessions", names.len() as u64);
         let started = Instant::now();
-        for (name, identity) in names.iter().zip(&identities) {
+        let addresses = plan.addresses.iter().cycle();
+        for ((name, identity), address) in names.iter().zip(&identities).zip(addresses) {
             let due = Duration::from_secs_f64(fleet.nodes.len() as f64 / plan.per_second);
             while started.elapsed() < due {
                 step.at(fleet.counts.connected() as u64, "");
                 tokio::time::sleep(TICK.min(due.saturating_sub(started.elapsed()))).await;
             }
-            let target = Target::new(plan.address, pki.client_config(Some(identity))?);
-            let observer: Arc<dyn Observer> = Arc::clone(&fleet.counts) as Arc<dyn Observer>;
-            fleet.nodes.push(Node::start(NodeOptions {
-                behaviour: plan.behaviour.clone(),
-                observer,
-                log: Some(Arc::clone(&plan.log)),
-                ..NodeOptions::new(&pki.node_id(name), target)
-            }));
+            let target = Target::new(*address, pki.client_config(Some(identity))?);
+            fleet.nodes.push(start_node(&plan, &pki.node_id(name), target, &fleet.counts));
         }
         fleet.await_all(&mut step).await?;
         let seconds = started.elapsed().as_secs_f64();
@@ -218,6 +296,13 @@ impl Fleet {
         &self.counts
     }
 
+    /// Cuts every connection at once; the nodes dial again by their rules.
+    pub(crate) fn cut_all(&self) {
+        for node in &self.nodes {
+            node.cut();
+        }
+    }
+
     /// Says Goodbye with every node and waits for the streams' ends, for a bounded time.
     pub(crate) async fn close(self) {
         self.counts.closing.store(true, Ordering::Relaxed);
@@ -228,5 +313,51 @@ impl Fleet {
             }
         };
         let _ = tokio::time::timeout(Duration::from_secs(20), all).await;
+    }
+}
+
+/// Starts one node of `plan`, counted by `counts`.
+pub(crate) fn start_node(plan: &FleetPlan, id: &str, target: Target, counts: &Arc<FleetCounts>) -> Node {
+    let observer: Arc<dyn Observer> = Arc::clone(counts) as Arc<dyn Observer>;
+    Node::start(NodeOptions {
+        behaviour: plan.behaviour.clone(),
+        observer,
+        log: Some(Arc::clone(&plan.log)),
+        ..NodeOptions::new(id, target)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(kind: EndKind, pushback: Option<u64>, was_welcomed: bool) -> End {
+        End { kind, message: String::new(), pushback: pushback.map(Duration::from_millis), was_welcomed }
+    }
+
+    #[test]
+    fn a_node_is_back_when_it_has_a_session_of_after_the_fault() {
+        const MS: u64 = 1_000_000;
+        let counts = FleetCounts::new(Arc::new(Tracker::default()));
+        let nodes = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        let names: Vec<Arc<str>> = nodes.iter().map(|node| Arc::from(node.as_str())).collect();
+        for name in &names {
+            counts.handle_welcome(name, MS);
+        }
+        let fault = 10 * MS;
+        counts.handle_end(&names[0], &end(EndKind::Transport, None, true), 11 * MS);
+        counts.handle_end(&names[1], &end(EndKind::Asked, None, true), 12 * MS);
+        assert_eq!(counts.connected(), 1);
+        assert_eq!(counts.back_since(&nodes, fault), Vec::<u64>::new(), "c never left, and is not back");
+        // Told to wait 5 ms: the one that comes after 4 ms does not keep it, the one after 5 ms does.
+        counts.handle_end(&names[0], &end(EndKind::Status(8), Some(5), false), 20 * MS);
+        counts.handle_welcome(&names[0], 24 * MS);
+        counts.handle_end(&names[1], &end(EndKind::Status(8), Some(5), false), 20 * MS);
+        counts.handle_welcome(&names[1], 25 * MS);
+        assert_eq!(counts.back_since(&nodes, fault), [14 * MS, 15 * MS]);
+        assert_eq!((counts.dropped_since(&nodes, fault), counts.drops()), (1, 1), "a cut of ours is no drop");
+        let Refusals { count, with_delay, kept } = counts.refusals();
+        assert_eq!((count, with_delay, kept), (2, 2, 1));
+        assert_eq!(counts.connected(), 3);
     }
 }

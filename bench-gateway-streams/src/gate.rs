@@ -3,16 +3,22 @@
 //! 1. A gate without its figure is missed, not passed.
 //! 2. Lost or doubled commands, and an injected stall that does not show, miss every gate.
 
-use crate::report::Report;
+use crate::report::{Report, StormShare};
 
 /// Bounds of one run; `None`: not asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GateBounds {
+    /// From the fault until every node is back.
+    pub(crate) storm_all_ms: Option<f64>,
+    /// The same, to the bare handshakes of the same clients.
+    pub(crate) storm_all_to_bare: Option<f64>,
+    pub(crate) rehome_p99_ms: Option<f64>,
     pub(crate) dispatch_p50_ms: Option<f64>,
     pub(crate) dispatch_p99_ms: Option<f64>,
     /// Dispatch p99 to the p99 of the bare floor.
     pub(crate) dispatch_p99_to_floor: Option<f64>,
-    pub(crate) drops: u64,
+    /// Of a run that drops sessions on purpose: not asked for.
+    pub(crate) drops: Option<u64>,
     pub(crate) rss_bytes: u64,
     pub(crate) rss_per_session_bytes: Option<u64>,
     pub(crate) rss_growth_ratio: Option<f64>,
@@ -21,18 +27,26 @@ pub(crate) struct GateBounds {
 }
 
 impl GateBounds {
-    /// What is promised.
+    /// What is promised of a run in which nothing fails.
     pub(crate) fn contract() -> Self {
         Self {
+            storm_all_ms: None,
+            storm_all_to_bare: None,
+            rehome_p99_ms: None,
             dispatch_p50_ms: None,
             dispatch_p99_ms: Some(500.0),
             dispatch_p99_to_floor: None,
-            drops: 0,
+            drops: Some(0),
             rss_bytes: 2 << 30,
             rss_per_session_bytes: None,
             rss_growth_ratio: None,
             cpu_percent: None,
         }
+    }
+
+    /// What is promised of a run with a fault in it: sessions end, and latencies span the fault.
+    pub(crate) fn of_a_fault() -> Self {
+        Self { dispatch_p99_ms: None, drops: None, ..Self::contract() }
     }
 
     /// The figures of `report` that miss, as sentences.
@@ -52,7 +66,22 @@ impl GateBounds {
         hold("dispatch p50 ms", dispatch.map(|ms| ms.p50), self.dispatch_p50_ms);
         hold("dispatch p99 ms", dispatch.map(|ms| ms.p99), self.dispatch_p99_ms);
         hold("dispatch p99 to the floor's", report.dispatch_p99_to_floor(), self.dispatch_p99_to_floor);
-        hold("drops", Some(report.drops as f64), Some(self.drops as f64));
+        hold("drops", Some(report.drops as f64), self.drops.map(|drops| drops as f64));
+        let (storm, multi) = (report.storm.as_ref(), report.multi.as_ref());
+        hold("storm, until all are back, ms", storm.and_then(|storm| storm.all_ms), self.storm_all_ms);
+        hold(
+            "storm, to the bare handshakes",
+            storm.and_then(StormShare::all_to_bare),
+            self.storm_all_to_bare,
+        );
+        hold(
+            "re-homing p99 ms",
+            multi.and_then(|multi| multi.rehome_ms).map(|ms| ms.p99),
+            self.rehome_p99_ms,
+        );
+        if let Some(multi) = multi {
+            hold("sessions lost on gateways that live", Some(multi.lost_elsewhere as f64), Some(0.0));
+        }
         let gateway = &report.gateway;
         hold(
             "gateway RSS bytes",

@@ -7,6 +7,7 @@
 //! 3. What it started is gone when it ends, also on Ctrl-C.
 
 mod arguments;
+mod bare;
 mod enqueuer;
 mod fleet;
 mod floor;
@@ -50,6 +51,13 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Scenario::Steady(arguments) => {
             interrupt::unless_interrupted(Box::pin(scenario::steady::run(arguments))).await
         }
+        Scenario::Storm(arguments) => {
+            interrupt::unless_interrupted(Box::pin(scenario::storm::run(arguments))).await
+        }
+        Scenario::Multi(arguments) => {
+            interrupt::unless_interrupted(Box::pin(scenario::multi::run(arguments))).await
+        }
+        Scenario::BareServer(arguments) => bare::serve(arguments).await,
         Scenario::Demo(arguments) => Box::pin(scenario::demo::run(arguments)).await,
     }
 }

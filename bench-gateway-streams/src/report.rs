@@ -3,6 +3,8 @@
 //! 1. The keys of the stable part never change their name, unit or meaning.
 //! 2. What was not measured is absent, never zero.
 
+mod faults;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -15,6 +17,8 @@ use crate::latency::Percentiles;
 use crate::progress::print;
 use crate::sampler::Sample;
 use crate::statistics::DatabaseShare;
+
+pub(crate) use self::faults::{MultiShare, StormShare};
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Commands {
@@ -88,6 +92,10 @@ pub(crate) struct Report {
     pub(crate) drops: u64,
     pub(crate) commands: Commands,
     pub(crate) gateway: GatewayShare,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) storm: Option<StormShare>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) multi: Option<MultiShare>,
     pub(crate) load: LoadShare,
     pub(crate) verify: Verify,
     pub(crate) gate: Gate,
@@ -172,6 +180,8 @@ impl Report {
         if let Some(ratio) = self.dispatch_p99_to_floor() {
             lines.push(row("dispatch p99 to the floor's", &format!("{ratio:.2}")));
         }
+        lines.extend(self.storm.iter().flat_map(StormShare::lines));
+        lines.extend(self.multi.iter().flat_map(MultiShare::lines));
         lines.push(String::new());
         lines.extend(self.counts());
         lines
@@ -225,7 +235,7 @@ impl Report {
             &format!("{:.1} commits/s{}", database.commits_per_s, statements.unwrap_or_default()),
         ));
         let verify = match self.verify.ok {
-            true => "sound: one terminal row and one execution each".to_owned(),
+            true => "sound: one terminal row and one execution each, no invariant broken".to_owned(),
             false => format!("{} violations", self.verify.violations.len()),
         };
         lines.push(row("verify", &verify));

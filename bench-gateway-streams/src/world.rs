@@ -1,8 +1,11 @@
-//! What stands around a run: cluster, certificates, database, gateway.
+//! What stands around a run: cluster, certificates, database, gateways, and where there are several, the
+//! balancers before them.
 //!
-//! 1. Everything that was started ends with it, the gateway first.
-//! 2. The gateway runs with its defaults, but for what a run has to set: admission wide open, room
+//! 1. Everything that was started ends with it, the balancers first, then the gateways.
+//! 2. A gateway runs with its defaults, but for what a run has to set: the admission asked for, room
 //!    for all sessions, the heartbeat asked for.
+
+mod members;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,11 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use gateway_testbed::balancer::{Balancer, BalancerOptions, Server};
 use gateway_testbed::cluster::{Cluster, ClusterOptions};
 use gateway_testbed::database::register_nodes;
-use gateway_testbed::gateway_process::{GatewayOptions, GatewayProcess};
+use gateway_testbed::gateway_process::GatewayOptions;
 use gateway_testbed::node::ExecutionLog;
-use gateway_testbed::pki::Pki;
+use gateway_testbed::pki::{GatewayFiles, Pki};
 use gateway_testbed::process::{Usage, usage};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
@@ -22,8 +26,11 @@ use tempfile::TempDir;
 use crate::arguments::GatewayArguments;
 use crate::progress::say;
 
+pub(crate) use self::members::{Member, fixed_address};
+
 const DATABASE: &str = "gateway";
-const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// A balancer has two descriptors a session, and a process often no more than 20,000.
+const SESSIONS_A_BALANCER: usize = 9_000;
 
 /// What to build.
 #[derive(Debug)]
@@ -35,15 +42,44 @@ pub(crate) struct WorldPlan {
     pub(crate) dir: Option<PathBuf>,
     /// Instead of `<dir>/postgres`, where the database's account can't reach that.
     pub(crate) cluster_dir: Option<PathBuf>,
+    /// Further settings of the database server.
+    pub(crate) cluster_settings: Vec<(String, String)>,
     pub(crate) listen: SocketAddr,
+    /// Several stand behind balancers.
+    pub(crate) gateways: usize,
+    /// Sessions that each gateway opens in a second; `None`: wide open.
+    pub(crate) opens_per_second: Option<u32>,
+    /// The leases' time to live; `None`: the gateway's own.
+    pub(crate) lease_ttl: Option<Duration>,
+}
+
+impl WorldPlan {
+    /// One gateway with its admission wide open, everything in temporary folders.
+    pub(crate) fn new(sessions: usize, heartbeat: Duration, gateway: GatewayArguments) -> Self {
+        Self {
+            sessions,
+            heartbeat,
+            gateway,
+            dir: None,
+            cluster_dir: None,
+            cluster_settings: Vec::new(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            gateways: 1,
+            opens_per_second: None,
+            lease_ttl: None,
+        }
+    }
 }
 
 /// All that a run needs. Fields are dropped from top to bottom.
 #[derive(Debug)]
 pub(crate) struct World {
+    balancers: Vec<Balancer>,
     gateway: Gateway,
     cluster: Option<Cluster>,
     pki: Pki,
+    files: Option<GatewayFiles>,
+    binary: Option<PathBuf>,
     database_url: String,
     log: Arc<ExecutionLog>,
     node_names: Vec<String>,
@@ -53,7 +89,7 @@ pub(crate) struct World {
 
 #[derive(Debug)]
 enum Gateway {
-    Own(Box<GatewayProcess>),
+    Own(Vec<Member>),
     Running { address: SocketAddr, pid: Option<u32> },
 }
 
@@ -86,7 +122,19 @@ impl World {
                 make_nodes_known(&mut connection, &pki, &node_names).await?;
                 let gateway = Gateway::Running { address, pid: plan.gateway.gateway_pid };
                 let database_url = url.clone();
-                Ok(Self { gateway, cluster: None, pki, database_url, log, node_names, dir, _folder: folder })
+                Ok(Self {
+                    balancers: Vec::new(),
+                    gateway,
+                    cluster: None,
+                    pki,
+                    files: None,
+                    binary: None,
+                    database_url,
+                    log,
+                    node_names,
+                    dir,
+                    _folder: folder,
+                })
             }
             _ => Self::build_own(&plan, dir, folder, log).await,
         }
@@ -106,14 +154,19 @@ impl World {
             // A temporary one is closed to the database's account; it gets its own.
             (None, Some(_)) => None,
         };
-        let cluster = Cluster::start(ClusterOptions { dir: cluster_dir, ..ClusterOptions::default() })?;
+        let cluster = Cluster::start(ClusterOptions {
+            dir: cluster_dir,
+            settings: plan.cluster_settings.clone(),
+            ..ClusterOptions::default()
+        })?;
         let database_url = cluster.create_database(DATABASE).await?;
         let pki = match &folder {
             Some(_) => Pki::new()?,
             None => Pki::open(&dir.join("pki"))?,
         };
         let files = pki.write_gateway_files(&dir.join("tls"))?;
-        let mut options = GatewayOptions::new(binary, dir.join("gateway"), database_url.clone(), files);
+        let mut options =
+            GatewayOptions::new(binary.clone(), dir.join("gateway"), database_url.clone(), files.clone());
         options.id = "bench-gateway".to_owned();
         options.listen = plan.listen.to_string();
         options.shards = plan.gateway.shards;
@@ -130,10 +183,21 @@ impl World {
         let mut connection = cluster.connect(DATABASE).await?;
         let node_names = names_of("node", plan.sessions);
         make_nodes_known(&mut connection, &pki, &node_names).await?;
-        let gateway = GatewayProcess::start(options).await?;
-        say(&format!("the gateway (process {}) listens on {}", gateway.pid(), gateway.address()));
-        let gateway = Gateway::Own(Box::new(gateway));
-        Ok(Self { gateway, cluster: Some(cluster), pki, database_url, log, node_names, dir, _folder: folder })
+        let members = Box::pin(start_members(plan, options)).await?;
+        let balancers = start_balancers(plan, &members, &dir).await?;
+        Ok(Self {
+            balancers,
+            gateway: Gateway::Own(members),
+            cluster: Some(cluster),
+            pki,
+            files: Some(files),
+            binary: Some(binary),
+            database_url,
+            log,
+            node_names,
+            dir,
+            _folder: folder,
+        })
     }
 
     pub(crate) fn pki(&self) -> &Pki {
@@ -162,12 +226,20 @@ impl World {
         &self.database_url
     }
 
-    /// Where nodes connect.
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// Where nodes connect: the balancers where there are some, else the gateway.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         match &self.gateway {
-            Gateway::Own(gateway) => gateway.address(),
-            Gateway::Running { address, .. } => *address,
+            Gateway::Running { address, .. } => vec![*address],
+            Gateway::Own(members) if self.balancers.is_empty() => {
+                members.iter().map(Member::address).collect()
+            }
+            Gateway::Own(_) => self.balancers.iter().map(Balancer::address).collect(),
         }
+    }
+
+    /// Where nodes connect, if there is but one such place.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.addresses().first().copied().unwrap_or_else(|| ([0, 0, 0, 0], 0).into())
     }
 
     /// Whether nobody else uses the gateway's database.
@@ -175,33 +247,70 @@ impl World {
         matches!(self.gateway, Gateway::Own(_))
     }
 
-    /// The gateway's process, where it is known.
+    /// The gateways of the harness's own; an error where it is attached to another.
+    pub(crate) fn members(&mut self) -> anyhow::Result<&mut [Member]> {
+        match &mut self.gateway {
+            Gateway::Own(members) => Ok(members),
+            Gateway::Running { .. } => {
+                anyhow::bail!("this needs gateways of the harness's own, not --attach")
+            }
+        }
+    }
+
+    /// The certificates of the gateways, as files.
+    pub(crate) fn gateway_files(&self) -> anyhow::Result<&GatewayFiles> {
+        self.files.as_ref().context("this needs a gateway of the harness's own, not --attach")
+    }
+
+    /// The gateway's process, where it is known; of several, the first.
     pub(crate) fn gateway_pid(&self) -> Option<u32> {
         match &self.gateway {
-            Gateway::Own(gateway) => Some(gateway.pid()),
+            Gateway::Own(members) => members.first().and_then(Member::pid),
             Gateway::Running { pid, .. } => *pid,
         }
     }
 
-    /// What the gateway uses and holds, where its process is known.
+    /// What the gateway uses and holds, where its process is known; of several, the one that holds most.
     pub(crate) fn gateway_usage(&self) -> anyhow::Result<Option<Usage>> {
-        match self.gateway_pid() {
-            Some(pid) => {
-                Ok(Some(usage(pid).with_context(|| format!("the gateway (process {pid}) is gone"))?))
+        let usages: Vec<Usage> = match &self.gateway {
+            Gateway::Own(members) => {
+                members.iter().filter_map(|member| member.usage().transpose()).collect::<Result<_, _>>()?
             }
-            None => Ok(None),
-        }
+            Gateway::Running { pid: Some(pid), .. } => {
+                vec![usage(*pid).with_context(|| format!("the gateway (process {pid}) is gone"))?]
+            }
+            Gateway::Running { pid: None, .. } => Vec::new(),
+        };
+        Ok(usages.into_iter().max_by_key(|usage| usage.rss_bytes))
     }
 
     /// Stops the gateway for a while and lets it go on.
     pub(crate) async fn stall(&mut self, how_long: Duration) -> anyhow::Result<()> {
-        match &mut self.gateway {
-            Gateway::Own(gateway) => {
-                gateway.pause()?;
-                tokio::time::sleep(how_long).await;
-                Ok(gateway.resume()?)
+        let member = self.members()?.first_mut().context("there is no gateway")?;
+        member.pause()?;
+        tokio::time::sleep(how_long).await;
+        member.resume()
+    }
+
+    /// `gateway verify` with the nodes' logs: what does not hold, as lines; empty if everything does.
+    pub(crate) async fn verify(&self) -> anyhow::Result<Vec<String>> {
+        self.log.flush()?;
+        let binary = self.binary.as_ref().context("`gateway verify` needs the harness's own gateway")?;
+        let mut command = tokio::process::Command::new(binary);
+        command.args(["verify", "--database-url", &self.database_url, "--timeout", "120s", "--node-logs"]);
+        let output = command.arg(self.log.path()).kill_on_drop(true).output().await?;
+        let told = String::from_utf8_lossy(&output.stdout);
+        match output.status.code() {
+            Some(0) => Ok(Vec::new()),
+            Some(1) => {
+                let broken = told.lines().filter(|line| !line.starts_with("holds "));
+                Ok(broken.map(|line| line.trim().to_owned()).collect())
             }
-            Gateway::Running { .. } => anyhow::bail!("--inject-stall needs a gateway of the harness's own"),
+            _ => anyhow::bail!(
+                "gateway verify ended with {}: {told}{}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            ),
         }
     }
 
@@ -213,10 +322,10 @@ impl World {
     /// Stops what was started, cleanly. Gives what did not end as it should.
     pub(crate) async fn close(mut self) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
-        if let Gateway::Own(gateway) = &mut self.gateway {
-            let status = gateway.terminate(STOP_TIMEOUT).await?;
-            if !status.success() {
-                violations.push(format!("the gateway ended with {status}:\n{}", gateway.log_tail(10)));
+        self.balancers.clear();
+        if let Gateway::Own(members) = &mut self.gateway {
+            for member in members {
+                violations.extend(member.terminate().await?);
             }
         }
         if let Some(cluster) = &mut self.cluster {
@@ -224,6 +333,57 @@ impl World {
         }
         Ok(violations)
     }
+}
+
+// One gateway takes any port; several keep the ports that the balancers know.
+async fn start_members(plan: &WorldPlan, base: GatewayOptions) -> anyhow::Result<Vec<Member>> {
+    let mut members = Vec::with_capacity(plan.gateways);
+    for index in 1..=plan.gateways {
+        let mut options = base.clone();
+        let mut control = None;
+        if plan.gateways > 1 {
+            let asked = fixed_address()?;
+            options.id = format!("gateway-{index}");
+            options.dir = base.dir.join(&options.id);
+            options.listen = fixed_address()?.to_string();
+            options.extra = merged(&base.extra, &format!("[control]\nlisten = \"{asked}\"\n"))?;
+            control = Some(asked);
+        }
+        let member = Member::start(options, control).await?;
+        let pid = member.pid().unwrap_or_default();
+        match plan.gateways {
+            1 => say(&format!("the gateway (process {pid}) listens on {}", member.address())),
+            _ => say(&format!("{} (process {pid}) listens on {}", member.id(), member.address())),
+        }
+        members.push(member);
+    }
+    Ok(members)
+}
+
+async fn start_balancers(plan: &WorldPlan, members: &[Member], dir: &Path) -> anyhow::Result<Vec<Balancer>> {
+    let mut balancers = Vec::new();
+    if plan.gateways > 1 {
+        for index in 0..plan.sessions.div_ceil(SESSIONS_A_BALANCER) {
+            let server = |member: &Member| {
+                let control = member.control().context("a gateway behind a balancer has a control port")?;
+                Ok(Server { address: member.address(), control })
+            };
+            let options = BalancerOptions {
+                dir: dir.join(format!("balancer-{index}")),
+                listen: fixed_address()?,
+                servers: members.iter().map(server).collect::<anyhow::Result<_>>()?,
+            };
+            let balancer = Balancer::start(options).await?;
+            say(&format!(
+                "the balancer (process {}, {}) listens on {}",
+                balancer.pid(),
+                balancer.version(),
+                balancer.address()
+            ));
+            balancers.push(balancer);
+        }
+    }
+    Ok(balancers)
 }
 
 fn gateway_binary(asked: Option<&Path>) -> anyhow::Result<PathBuf> {
@@ -254,21 +414,34 @@ async fn make_nodes_known(connection: &mut PgConnection, pki: &Pki, names: &[Str
 
 fn gateway_toml(plan: &WorldPlan) -> anyhow::Result<String> {
     let (room, heartbeat) = (plan.sessions + 1000, humantime::format_duration(plan.heartbeat));
+    let opens = plan.opens_per_second.unwrap_or(100_000);
     let mut text = format!(
-        "[admission]\nopens_per_second = 100000\nopens_burst = 100000\nmax_streams = {room}\n\
+        "[admission]\nopens_per_second = {opens}\nopens_burst = {opens}\nmax_streams = {room}\n\
          max_pending_hellos = {room}\n[sessions]\nheartbeat_interval = \"{heartbeat}\"\n"
     );
-    if let Some(path) = &plan.gateway.gateway_toml {
-        let more = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let mut base: toml::Table = text.parse()?;
-        let more: toml::Table = more.parse().with_context(|| path.display().to_string())?;
-        for (section, keys) in more {
-            match (base.get_mut(&section), keys) {
-                (Some(toml::Value::Table(base)), toml::Value::Table(keys)) => base.extend(keys),
-                (_, keys) => drop(base.insert(section, keys)),
-            }
-        }
-        text = base.to_string();
+    if let Some(ttl) = plan.lease_ttl {
+        let (ttl, renew) = (ttl.as_millis(), ttl.as_millis() / 5);
+        text.push_str(&format!("[lease]\nttl = \"{ttl}ms\"\nrenew_every = \"{renew}ms\"\n"));
     }
-    Ok(text)
+    match &plan.gateway.gateway_toml {
+        None => Ok(text),
+        Some(path) => {
+            let more =
+                std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+            merged(&text, &more).with_context(|| path.display().to_string())
+        }
+    }
+}
+
+// Section by section, key by key; what `more` says wins.
+fn merged(base: &str, more: &str) -> anyhow::Result<String> {
+    let mut base: toml::Table = base.parse()?;
+    let more: toml::Table = more.parse()?;
+    for (section, keys) in more {
+        match (base.get_mut(&section), keys) {
+            (Some(toml::Value::Table(base)), toml::Value::Table(keys)) => base.extend(keys),
+            (_, keys) => drop(base.insert(section, keys)),
+        }
+    }
+    Ok(base.to_string())
 }

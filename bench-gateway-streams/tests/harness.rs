@@ -6,47 +6,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
+use program::{build_gateway, harness, left_in, open_folder, text};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-/// The harness, with its temporary files in `folder`.
-fn harness(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bench-gateway-streams"));
-    command.env("TMPDIR", folder).stdin(Stdio::null());
-    command
-}
-
-/// The gateway stands beside the harness; a run of this package's tests alone does not build it.
-fn build_gateway() -> PathBuf {
-    let gateway = Path::new(env!("CARGO_BIN_EXE_bench-gateway-streams")).with_file_name("gateway");
-    if !gateway.is_file() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo).args(["build", "--package", "gateway", "--bin", "gateway"]).status();
-        assert!(built.unwrap().success() && gateway.is_file(), "build it: cargo build --package gateway");
-    }
-    gateway
-}
-
-/// A folder that the database's account can reach too.
-fn open_folder() -> tempfile::TempDir {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::Builder::new().prefix("bench-test-").tempdir().unwrap();
-    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    folder
-}
-
-fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-fn left_in(folder: &Path) -> Vec<PathBuf> {
-    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
-}
 
 #[test]
 fn a_stall_of_the_gateway_shows_in_the_figures() {

@@ -11,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod balancer;
+pub mod bare;
 pub mod clock;
 pub mod cluster;
 pub mod database;

@@ -64,26 +64,25 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
     let per_second = arguments.commands_per_second;
     anyhow::ensure!(per_second.is_finite() && per_second > 0.0, "--commands-per-second must be above 0");
     let dir = std::path::absolute(&arguments.dir)?;
+    let gateway = GatewayArguments {
+        gateway_bin: arguments.gateway_bin.clone(),
+        shards: arguments.shards,
+        gateway_toml: None,
+        attach: None,
+        database_url: None,
+        pki: None,
+        gateway_pid: None,
+    };
     let world = Box::pin(World::build(WorldPlan {
-        sessions: arguments.sessions,
-        heartbeat: Duration::from_secs(10),
-        gateway: GatewayArguments {
-            gateway_bin: arguments.gateway_bin.clone(),
-            shards: arguments.shards,
-            gateway_toml: None,
-            attach: None,
-            database_url: None,
-            pki: None,
-            gateway_pid: None,
-        },
         cluster_dir: cluster_folder(&dir)?,
         dir: Some(dir),
         listen: arguments.listen.unwrap_or_else(free_address),
+        ..WorldPlan::new(arguments.sessions, Duration::from_secs(10), gateway)
     }))
     .await?;
     let tracker = Arc::new(Tracker::default());
     let plan = FleetPlan {
-        address: world.address(),
+        addresses: world.addresses(),
         names: world.node_names().to_vec(),
         per_second: 200.0,
         behaviour: Behaviour {

@@ -1,7 +1,11 @@
 //! The scenarios, one module each.
 //!
-//! `steady` measures a fleet that is connected; `demo` shows a small one to a person. What scenarios
-//! share (the fleet, the report, the machine) lies beside this folder, not in it.
+//! `steady` measures a fleet that is connected; `storm` and `multi` one that has to connect again; `demo`
+//! shows a small one to a person. What scenarios share (the fleet, the report, the machine) lies beside
+//! this folder; what those with a fault share is in `upheaval`.
 
 pub(crate) mod demo;
+pub(crate) mod multi;
 pub(crate) mod steady;
+pub(crate) mod storm;
+mod upheaval;

@@ -40,21 +40,14 @@ struct Measured {
 /// Runs it; true if its gate held.
 pub(crate) async fn run(arguments: Box<SteadyArguments>) -> anyhow::Result<bool> {
     let plan = arguments.plan()?;
-    let mut world = Box::pin(World::build(WorldPlan {
-        sessions: plan.sessions,
-        heartbeat: plan.heartbeat,
-        gateway: arguments.gateway.clone(),
-        dir: None,
-        cluster_dir: None,
-        listen: ([127, 0, 0, 1], 0).into(),
-    }))
-    .await?;
+    let world = WorldPlan::new(plan.sessions, plan.heartbeat, arguments.gateway.clone());
+    let mut world = Box::pin(World::build(world)).await?;
     say_settings(&world).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = world.gateway_usage()?;
     let tracker = Arc::new(Tracker::default());
     let fleet = FleetPlan {
-        address: world.address(),
+        addresses: world.addresses(),
         names: world.node_names().to_vec(),
         per_second: plan.connect_rate,
         behaviour: Behaviour::default(),

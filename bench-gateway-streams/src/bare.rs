@@ -1,0 +1,92 @@
+//! The yardstick of a storm: the mTLS handshakes of the same clients with a server that does nothing
+//! else, in a process of its own as the gateway is, in the same run.
+//!
+//! 1. A handshake counts when the server's first byte came, which it sends once it has verified the
+//!    client's certificate: a client of TLS 1.3 is through before that.
+//! 2. The clients dial as nodes do after a loss: each within the first bound of the back-off.
+//! 3. The best of three rounds counts: a yardstick must not profit from noise.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use gateway_testbed::bare::{BareServer, greeting};
+use gateway_testbed::node::{RedialBounds, Target};
+use gateway_testbed::pki::{GatewayFiles, Pki};
+use gateway_testbed::process::Guarded;
+use rand::RngExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::arguments::BareServerArguments;
+use crate::progress::say;
+use crate::world::fixed_address;
+
+const ROUNDS: usize = 3;
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+const ROUND_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What the process of the yardstick does, until it is killed.
+pub(crate) async fn serve(arguments: BareServerArguments) -> anyhow::Result<bool> {
+    let BareServerArguments { listen, certificate, key, node_ca } = arguments;
+    let server = BareServer::bind(listen, &certificate, &key, &node_ca)?;
+    server.serve().await;
+    Ok(true)
+}
+
+/// Milliseconds until all of `names` had theirs.
+pub(crate) async fn measure(names: &[String], pki: &Pki, files: &GatewayFiles) -> anyhow::Result<f64> {
+    let address = fixed_address()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("bare-server").arg("--listen").arg(address.to_string());
+    command.arg("--certificate").arg(&files.certificate).arg("--key").arg(&files.key);
+    command.arg("--node-ca").arg(&files.node_ca).stdout(Stdio::null());
+    let mut server = Guarded::spawn(&mut command, "KILL", None).context("starting the bare server")?;
+    // It says nothing of itself: it is there when it lets one connect.
+    let started = Instant::now();
+    while TcpStream::connect(address).await.is_err() {
+        anyhow::ensure!(server.try_wait()?.is_none(), "the bare server has ended");
+        anyhow::ensure!(started.elapsed() < READY_TIMEOUT, "the bare server does not listen");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let identities = pki.nodes(names.iter().map(String::as_str))?;
+    let targets =
+        identities.iter().map(|identity| Ok(Target::new(address, pki.client_config(Some(identity))?)));
+    let targets: Vec<Target> = targets.collect::<anyhow::Result<_>>()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let round = tokio::time::timeout(ROUND_TIMEOUT, round(&targets)).await;
+        best = best.min(round.context("bare handshakes took too long")??);
+    }
+    say(&format!("bare mTLS handshakes of {} clients: {best:.0} ms (best of {ROUNDS})", names.len()));
+    Ok(best)
+}
+
+async fn round(targets: &[Target]) -> anyhow::Result<f64> {
+    let bound = RedialBounds::default().first;
+    let mut clients = JoinSet::new();
+    let held = Arc::new(tokio::sync::Semaphore::new(0));
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let started = Instant::now();
+    for target in targets {
+        let delay = bound.mul_f64(rand::rng().random::<f64>());
+        let (target, held, tell) = (target.clone(), Arc::clone(&held), tell.clone());
+        clients.spawn(async move {
+            tokio::time::sleep(delay).await;
+            let shaken = greeting(&target).await;
+            let _ = tell.send(shaken.as_ref().map(drop).map_err(|end| end.message.clone()));
+            // The connection stays until all have theirs, as sessions do.
+            let _ = held.acquire().await;
+            drop(shaken);
+        });
+    }
+    for _ in targets {
+        let shaken = told.recv().await.context("a client of the bare server ended")?;
+        shaken.map_err(|message| anyhow::anyhow!("a bare handshake failed: {message}"))?;
+    }
+    let took = started.elapsed().as_secs_f64() * 1000.0;
+    held.close();
+    while clients.join_next().await.is_some() {}
+    Ok(took)
+}

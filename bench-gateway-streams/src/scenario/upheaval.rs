@@ -1,0 +1,219 @@
+//! What scenarios with a fault share: a fleet under load, the wait until its nodes are back, and the
+//! judgement at the end.
+//!
+//! 1. The load goes on through the fault, and some seconds beyond the return of the last node.
+//! 2. The run ends with the nodes' logs held against the database, and with `gateway verify`.
+//! 3. A return that does not come in time is no figure: its gate is missed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gateway_testbed::clock::monotonic_ns;
+use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
+use gateway_testbed::node::Behaviour;
+use gateway_testbed::process::{Usage, usage};
+use sqlx::PgConnection;
+
+use crate::arguments::LoadPlan;
+use crate::enqueuer::{EnqueuePlan, Enqueuer};
+use crate::fleet::{Fleet, FleetPlan};
+use crate::gate::GateBounds;
+use crate::host;
+use crate::progress::{Step, say};
+use crate::report::{Commands, Gate, GatewayShare, LoadShare, Report, Verify};
+use crate::sampler::{Sampler, cpu_percent};
+use crate::statistics::{self, Baseline};
+use crate::tracker::Tracker;
+use crate::world::World;
+
+const TICK: Duration = Duration::from_millis(20);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
+const PAYLOAD_BYTES: usize = 128;
+
+/// A fleet that is at work.
+pub(super) struct AtWork {
+    pub(super) fleet: Fleet,
+    tracker: Arc<Tracker>,
+    enqueuer: Enqueuer,
+    sampler: Sampler,
+    connection: PgConnection,
+    baseline: Baseline,
+    idle: Option<Usage>,
+    before: (Usage, Instant),
+}
+
+impl AtWork {
+    /// Opens the fleet, and gives it commands for `plan.duration` before the fault.
+    pub(super) async fn begin(plan: &LoadPlan, world: &World) -> anyhow::Result<Self> {
+        let settings = statistics::settings(&mut world.connect().await?).await?;
+        let settings: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        say(&format!("PostgreSQL: {}", settings.join(" ")));
+        let idle = world.gateway_usage()?;
+        let tracker = Arc::new(Tracker::default());
+        let fleet = FleetPlan {
+            addresses: world.addresses(),
+            names: world.node_names().to_vec(),
+            per_second: plan.connect_rate,
+            behaviour: Behaviour::default(),
+            log: Arc::clone(world.log()),
+        };
+        let fleet = Box::pin(Fleet::open(fleet, world.pki(), Arc::clone(&tracker))).await?;
+        let mut connection = world.connect().await?;
+        let baseline = statistics::begin(&mut connection).await?;
+        let enqueue = EnqueuePlan {
+            database_url: world.database_url().to_owned(),
+            node_ids: world.node_ids(),
+            per_second: plan.commands_per_second,
+            duration: None,
+            kind: "bench".to_owned(),
+            payload_bytes: PAYLOAD_BYTES,
+        };
+        let enqueuer = Enqueuer::start(enqueue, Arc::clone(&tracker)).await?;
+        let sampler = Sampler::start(world.gateway_pid(), Arc::clone(fleet.counts()), Arc::clone(&tracker));
+        let before = (usage(std::process::id())?, Instant::now());
+        let work = Self { fleet, tracker, enqueuer, sampler, connection, baseline, idle, before };
+        work.carry_on(plan).await?;
+        Ok(work)
+    }
+
+    async fn carry_on(&self, plan: &LoadPlan) -> anyhow::Result<()> {
+        tokio::select! {
+            ended = self.enqueuer.finished() => ended,
+            () = tokio::time::sleep(plan.duration) => Ok(()),
+        }
+    }
+
+    /// Waits until all of `nodes` have a session that began after the fault. Gives how long each took, in
+    /// order; those that did not come within `within` are missing.
+    pub(super) async fn await_return(&self, nodes: &[String], fault_ns: u64, within: Duration) -> Vec<u64> {
+        let mut step = Step::new("waiting for the nodes", nodes.len() as u64);
+        let started = Instant::now();
+        let back = loop {
+            let back = self.fleet.counts().back_since(nodes, fault_ns);
+            if back.len() == nodes.len() || started.elapsed() > within {
+                break back;
+            }
+            step.at(back.len() as u64, "");
+            tokio::time::sleep(TICK).await;
+        };
+        step.done(&format!("{} of {} are back", back.len(), nodes.len()));
+        let mut back = back;
+        back.sort_unstable();
+        back
+    }
+
+    /// Goes on for `plan.duration`, ends the load, closes everything and judges.
+    pub(super) async fn conclude(
+        self,
+        plan: &LoadPlan,
+        gate: &GateBounds,
+        world: World,
+        mut report: Report,
+    ) -> anyhow::Result<bool> {
+        self.carry_on(plan).await?;
+        let Self { fleet, tracker, enqueuer, sampler, mut connection, baseline, idle, before } = self;
+        enqueuer.stop();
+        enqueuer.finished().await?;
+        drain(&tracker).await;
+        let elapsed = before.1.elapsed();
+        let (mine, last) = (usage(std::process::id())?, world.gateway_usage()?);
+        let samples = sampler.stop().await?;
+        let figures = tracker.figures();
+        let lag = |latencies: &crate::latency::Latencies| latencies.percentiles().map_or(0.0, |ms| ms.p99);
+        let (enqueuer_lag, nodes_lag) = (lag(&figures.lag), lag(&samples.loop_lag));
+        report.commit = host::commit();
+        report.machine = host::Machine::this();
+        report.sessions = plan.sessions;
+        report.duration_s = elapsed.as_secs_f64();
+        report.dispatch_ms = figures.dispatch.percentiles();
+        report.completion_ms = figures.completion.percentiles();
+        report.drops = fleet.counts().drops();
+        report.gateway = GatewayShare {
+            rss_bytes_idle: idle.map(|usage| usage.rss_bytes),
+            rss_bytes_max: last.map(|usage| usage.rss_peak_bytes),
+            ..GatewayShare::default()
+        };
+        report.load = LoadShare {
+            cpu_percent: cpu_percent(before.0, mine, elapsed),
+            lag_ms_p99: enqueuer_lag.max(nodes_lag),
+            enqueuer_lag_ms_p99: enqueuer_lag,
+            nodes_lag_ms_p99: nodes_lag,
+            rss_bytes: mine.rss_bytes,
+        };
+        report.commands_per_second = plan.commands_per_second;
+        report.heartbeat_s = plan.heartbeat.as_secs_f64();
+        report.heartbeats_acked = fleet.counts().heartbeats_acked();
+        report.session_ends = fleet.counts().ends();
+        report.series = samples.series;
+        report.database =
+            statistics::end(&mut connection, baseline, elapsed.as_secs_f64(), figures.committed).await?;
+        drop(enqueuer);
+        fleet.close().await;
+        judge(report, plan, gate, &tracker, world).await
+    }
+}
+
+/// The time on the nodes' clock: what comes after it is after the fault.
+pub(super) fn fault_begins() -> u64 {
+    monotonic_ns()
+}
+
+// What was enqueued last is still on its way. What never arrives is found by the check.
+pub(super) async fn drain(tracker: &Tracker) {
+    let started = Instant::now();
+    while tracker.open() > 0 && started.elapsed() < DRAIN_TIMEOUT {
+        tokio::time::sleep(TICK).await;
+    }
+    if tracker.open() > 0 {
+        let (open, seconds) = (tracker.open(), DRAIN_TIMEOUT.as_secs());
+        say(&format!("{open} commands are not done {seconds} s after the last enqueue"));
+    }
+}
+
+async fn judge(
+    mut report: Report,
+    plan: &LoadPlan,
+    gate: &GateBounds,
+    tracker: &Tracker,
+    world: World,
+) -> anyhow::Result<bool> {
+    let ledger = ledger(&world, tracker).await?;
+    let broken = match world.is_own() {
+        true => {
+            say("gateway verify --node-logs …");
+            world.verify().await?
+        }
+        false => Vec::new(),
+    };
+    let unclean = world.close().await?;
+    report.commands = commands(tracker, &ledger);
+    let violations: Vec<String> = ledger.violations.into_iter().chain(broken).chain(unclean).collect();
+    report.verify = Verify { ok: violations.is_empty(), violations };
+    let missed = gate.missed(&report);
+    report.gate = Gate { held: missed.is_empty(), missed };
+    report.print();
+    if let Some(path) = &plan.report {
+        report.write(path)?;
+        say(&format!("report: {}", path.display()));
+    }
+    Ok(report.gate.held)
+}
+
+/// Holds the nodes' logs against the rows.
+pub(super) async fn ledger(world: &World, tracker: &Tracker) -> anyhow::Result<LedgerReport> {
+    say("holding the nodes' logs against the database …");
+    world.log().flush()?;
+    let scope = if world.is_own() { LedgerScope::WholeDatabase } else { LedgerScope::OnlyEnqueued };
+    let logs = [world.log().path()];
+    Ok(check_ledger(&mut world.connect().await?, &tracker.enqueued(), &logs, scope).await?)
+}
+
+/// What became of the commands.
+pub(super) fn commands(tracker: &Tracker, ledger: &LedgerReport) -> Commands {
+    Commands {
+        enqueued: tracker.figures().committed,
+        succeeded: ledger.in_state("succeeded"),
+        lost: ledger.lost,
+        duplicated: ledger.duplicated,
+    }
+}
