@@ -3,6 +3,7 @@
 //! 1. A flag wins over the file, the file over the default.
 //! 2. An unknown key of the file is an error that names it.
 
+mod chaos;
 mod load;
 mod multi;
 mod storm;
@@ -17,6 +18,7 @@ use serde::Deserialize;
 
 use crate::gate::GateBounds;
 
+pub(crate) use self::chaos::{ChaosArguments, ChaosPlan, Fault};
 pub(crate) use self::load::LoadPlan;
 pub(crate) use self::multi::{MultiArguments, MultiBy};
 pub(crate) use self::storm::{StormArguments, StormBy, StormPlan};
@@ -34,6 +36,7 @@ const EXAMPLES: &str = "Examples:
   bench-gateway-streams steady --config configs/bench/steady.toml --shards 4
   bench-gateway-streams storm --config configs/bench/storm.toml
   bench-gateway-streams multi --sessions 1000 --by restart
+  bench-gateway-streams chaos --faults kill,zombie --seed 7
   bench-gateway-streams demo --keep
 
 Exit code 0: the run was sound and its gate held; 1: a gate missed; 2: the run failed.";
@@ -46,6 +49,8 @@ pub(crate) enum Scenario {
     Storm(Box<StormArguments>),
     /// Three gateways behind HAProxy, of which one is killed: how long until its nodes are at home elsewhere.
     Multi(Box<MultiArguments>),
+    /// One fault after the other on real processes under load, each followed by `gateway verify`.
+    Chaos(Box<ChaosArguments>),
     /// A short live view of the main job; with --keep it stays up for a node of your own.
     Demo(DemoArguments),
     /// The server of a yardstick: it does mTLS handshakes and nothing else. Started by `storm`.
@@ -352,12 +357,13 @@ mod tests {
             let path = path.to_str().expect("text");
             let text = fs::read_to_string(path).expect("a plan");
             let table: toml::Table = text.parse().expect("TOML");
-            let scenario = ["storm", "multi"].into_iter().find(|name| table.contains_key(*name));
+            let scenario = ["storm", "multi", "chaos"].into_iter().find(|name| table.contains_key(*name));
             let flags = ["bench-gateway-streams", scenario.unwrap_or("steady"), "--config", path];
             let planned = match Arguments::try_parse_from(flags).expect("flags").scenario {
                 Scenario::Steady(arguments) => arguments.plan().map(drop),
                 Scenario::Storm(arguments) => arguments.plan().map(drop),
                 Scenario::Multi(arguments) => arguments.plan().map(drop),
+                Scenario::Chaos(arguments) => arguments.plan().map(drop),
                 _ => unreachable!("one of these was named"),
             };
             planned.unwrap_or_else(|error| panic!("{path}: {error:#}"));

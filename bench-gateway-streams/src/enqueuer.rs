@@ -5,6 +5,8 @@
 //!
 //! 1. Command n is due at start + n / rate; which thread takes it does not matter.
 //! 2. When all threads are busy, commands start late, and that is recorded, not skipped.
+//! 3. One that rides outages out goes on with the next command when an enqueue fails; whether the one that
+//!    failed was stored is left in doubt, for the rows to say.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +27,7 @@ const STATEMENT: &str =
     "SELECT enqueue_command(node_id => $1, kind => $2, payload => $3, lane => 'default', id => $4)";
 // A stop must not wait for a command that is far off.
 const LONGEST_NAP: Duration = Duration::from_millis(100);
+const LONGEST_DIAL: Duration = Duration::from_secs(2);
 
 /// What to enqueue.
 #[derive(Debug, Clone)]
@@ -36,6 +39,8 @@ pub(crate) struct EnqueuePlan {
     pub(crate) duration: Option<Duration>,
     pub(crate) kind: String,
     pub(crate) payload_bytes: usize,
+    /// Whether a failed enqueue is no failure of the run.
+    pub(crate) rides_out: bool,
 }
 
 #[derive(Debug)]
@@ -45,6 +50,8 @@ struct Shared {
     start_ns: AtomicU64,
     next: AtomicU64,
     stopped: AtomicBool,
+    // Nobody waits for what is under way.
+    abandoned: AtomicBool,
     running: AtomicU64,
     over: Notify,
     first_error: Mutex<Option<String>>,
@@ -67,6 +74,7 @@ impl Enqueuer {
             start_ns: AtomicU64::new(0),
             next: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             running: AtomicU64::new(count),
             over: Notify::new(),
             first_error: Mutex::new(None),
@@ -113,6 +121,7 @@ impl Enqueuer {
 
 impl Drop for Enqueuer {
     fn drop(&mut self) {
+        self.shared.abandoned.store(true, Ordering::Release);
         self.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -175,14 +184,50 @@ fn enqueue_all(shared: &Shared, runtime: &Runtime, connection: &mut PgConnection
         let Some(node_id) = plan.node_ids.get(spread(index, plan.node_ids.len())) else { return Ok(()) };
         let id = Uuid::now_v7();
         shared.tracker.sending(id, intended, monotonic_ns());
-        match runtime.block_on(enqueue(connection, plan, node_id, id, &payload)) {
+        let outcome = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                outcome = enqueue(connection, plan, node_id, id, &payload) => Some(outcome),
+                // A server that stands still would keep the thread, and who drops it, for ever.
+                () = abandoned(shared) => None,
+            }
+        });
+        let Some(outcome) = outcome else { return Ok(()) };
+        match outcome {
             Ok(()) => shared.tracker.committed(id, monotonic_ns()),
+            Err(_) if plan.rides_out => {
+                shared.tracker.doubtful(id);
+                if !connect_again(shared, runtime, connection) {
+                    return Ok(());
+                }
+            }
             Err(error) => {
                 shared.tracker.failed(id);
                 return Err(error);
             }
         }
     }
+}
+
+async fn abandoned(shared: &Shared) {
+    while !shared.abandoned.load(Ordering::Acquire) {
+        tokio::time::sleep(LONGEST_NAP).await;
+    }
+}
+
+/// Until there is a connection that works; false if it was stopped meanwhile.
+fn connect_again(shared: &Shared, runtime: &Runtime, connection: &mut PgConnection) -> bool {
+    while !shared.stopped.load(Ordering::Acquire) {
+        let connecting = PgConnection::connect(&shared.plan.database_url);
+        if let Ok(Ok(fresh)) =
+            runtime.block_on(async { tokio::time::timeout(LONGEST_DIAL, connecting).await })
+        {
+            *connection = fresh;
+            return true;
+        }
+        std::thread::sleep(LONGEST_NAP);
+    }
+    false
 }
 
 async fn enqueue(

@@ -5,14 +5,14 @@
 //! 3. When a node came back is the time that it says itself, not when somebody looked.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gateway_testbed::node::{
-    Behaviour, End, EndKind, ExecutionLog, Node, NodeEvent, NodeOptions, Observer, Target, is_terminal,
-    state_name,
+    Behaviour, End, EndKind, ExecutionLog, Node, NodeEvent, NodeOptions, Observer, RedialBounds, Target,
+    is_terminal, state_name,
 };
 use gateway_testbed::pki::Pki;
 use uuid::Uuid;
@@ -50,6 +50,7 @@ struct Detail {
 #[derive(Debug, Clone, Copy, Default)]
 struct Standing {
     is_live: bool,
+    epoch: u64,
     welcomed_at_ns: u64,
     dropped_at_ns: u64,
     /// When it was told to come back later, and how much later.
@@ -139,6 +140,13 @@ impl FleetCounts {
         back.map(|one| one.welcomed_at_ns - since_ns).collect()
     }
 
+    /// How many of `nodes` have a session now.
+    pub(crate) fn live(&self, nodes: &[String]) -> usize {
+        let detail = self.detail();
+        let standings = nodes.iter().filter_map(|node| detail.standings.get(node.as_str()));
+        standings.filter(|one| one.is_live).count()
+    }
+
     /// Of `nodes`, how many lost a session after `since_ns`.
     pub(crate) fn dropped_since(&self, nodes: &[String], since_ns: u64) -> usize {
         let detail = self.detail();
@@ -150,13 +158,24 @@ impl FleetCounts {
         self.detail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn handle_welcome(&self, node: &Arc<str>, at_ns: u64) {
+    /// The session epochs of those of `nodes` that have a session now.
+    pub(crate) fn epochs(&self, nodes: &[String]) -> HashMap<String, i64> {
+        let detail = self.detail();
+        let live = nodes.iter().filter_map(|node| {
+            let standing = detail.standings.get(node.as_str()).filter(|one| one.is_live)?;
+            Some((node.clone(), i64::try_from(standing.epoch).unwrap_or(i64::MAX)))
+        });
+        live.collect()
+    }
+
+    fn handle_welcome(&self, node: &Arc<str>, epoch: u64, at_ns: u64) {
         let mut detail = self.detail();
         let standing = detail.standings.entry(Arc::clone(node)).or_default();
         let told = standing.told.take();
         // A drained session is replaced while it stands; its own end comes later.
         let was_live = std::mem::replace(&mut standing.is_live, true);
         standing.welcomed_at_ns = at_ns;
+        standing.epoch = epoch;
         detail.refusals.handle_return(told, at_ns);
         if !was_live {
             self.connected.fetch_add(1, Ordering::Relaxed);
@@ -208,7 +227,7 @@ impl Refusals {
 impl Observer for FleetCounts {
     fn on_event(&self, node: &Arc<str>, event: NodeEvent) {
         match event {
-            NodeEvent::Connected { at_ns, .. } => self.handle_welcome(node, at_ns),
+            NodeEvent::Connected { epoch, at_ns } => self.handle_welcome(node, epoch, at_ns),
             NodeEvent::CommandReceived(command) => self.tracker.received(command.id, command.at_ns),
             NodeEvent::Acked { id, reported, stored, at_ns, .. } if is_terminal(reported) => {
                 self.tracker.acked(id, at_ns);
@@ -237,6 +256,9 @@ pub(crate) struct FleetPlan {
     pub(crate) names: Vec<String>,
     pub(crate) per_second: f64,
     pub(crate) behaviour: Behaviour,
+    pub(crate) redial: RedialBounds,
+    /// So many of them, the first, dial from that address.
+    pub(crate) from: Option<(usize, IpAddr)>,
     pub(crate) log: Arc<ExecutionLog>,
 }
 
@@ -263,7 +285,12 @@ impl Fleet {
                 step.at(fleet.counts.connected() as u64, "");
                 tokio::time::sleep(TICK.min(due.saturating_sub(started.elapsed()))).await;
             }
-            let target = Target::new(*address, pki.client_config(Some(identity))?);
+            let mut target = Target::new(*address, pki.client_config(Some(identity))?);
+            if let Some((count, source)) = plan.from
+                && fleet.nodes.len() < count
+            {
+                target = target.from_source(source);
+            }
             fleet.nodes.push(start_node(&plan, &pki.node_id(name), target, &fleet.counts));
         }
         fleet.await_all(&mut step).await?;
@@ -303,6 +330,12 @@ impl Fleet {
         }
     }
 
+    /// Cuts one in `of`, beginning with number `first`; gives their ids.
+    pub(crate) fn cut_some(&self, first: usize, of: usize) -> Vec<String> {
+        let some = self.nodes.iter().skip(first).step_by(of.max(1));
+        some.inspect(|node| node.cut()).map(|node| node.name().to_owned()).collect()
+    }
+
     /// Says Goodbye with every node and waits for the streams' ends, for a bounded time.
     pub(crate) async fn close(self) {
         self.counts.closing.store(true, Ordering::Relaxed);
@@ -321,6 +354,7 @@ pub(crate) fn start_node(plan: &FleetPlan, id: &str, target: Target, counts: &Ar
     let observer: Arc<dyn Observer> = Arc::clone(counts) as Arc<dyn Observer>;
     Node::start(NodeOptions {
         behaviour: plan.behaviour.clone(),
+        redial: plan.redial,
         observer,
         log: Some(Arc::clone(&plan.log)),
         ..NodeOptions::new(id, target)
@@ -342,18 +376,18 @@ mod tests {
         let nodes = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
         let names: Vec<Arc<str>> = nodes.iter().map(|node| Arc::from(node.as_str())).collect();
         for name in &names {
-            counts.handle_welcome(name, MS);
+            counts.handle_welcome(name, 1, MS);
         }
         let fault = 10 * MS;
         counts.handle_end(&names[0], &end(EndKind::Transport, None, true), 11 * MS);
         counts.handle_end(&names[1], &end(EndKind::Asked, None, true), 12 * MS);
-        assert_eq!(counts.connected(), 1);
+        assert_eq!((counts.live(&nodes), counts.connected()), (1, 1));
         assert_eq!(counts.back_since(&nodes, fault), Vec::<u64>::new(), "c never left, and is not back");
         // Told to wait 5 ms: the one that comes after 4 ms does not keep it, the one after 5 ms does.
         counts.handle_end(&names[0], &end(EndKind::Status(8), Some(5), false), 20 * MS);
-        counts.handle_welcome(&names[0], 24 * MS);
+        counts.handle_welcome(&names[0], 2, 24 * MS);
         counts.handle_end(&names[1], &end(EndKind::Status(8), Some(5), false), 20 * MS);
-        counts.handle_welcome(&names[1], 25 * MS);
+        counts.handle_welcome(&names[1], 2, 25 * MS);
         assert_eq!(counts.back_since(&nodes, fault), [14 * MS, 15 * MS]);
         assert_eq!((counts.dropped_since(&nodes, fault), counts.drops()), (1, 1), "a cut of ours is no drop");
         let Refusals { count, with_delay, kept } = counts.refusals();

@@ -34,6 +34,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if matches!(arguments.scenario, Scenario::Chaos(_))
+        && let Err(error) = scenario::chaos::in_namespaces_of_its_own()
+    {
+        return failed(&error);
+    }
     // One thread for all nodes: on a small machine a second one would take the gateway's core.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -56,6 +61,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
         }
         Scenario::Multi(arguments) => {
             interrupt::unless_interrupted(Box::pin(scenario::multi::run(arguments))).await
+        }
+        Scenario::Chaos(arguments) => {
+            interrupt::unless_interrupted(Box::pin(scenario::chaos::run(arguments))).await
         }
         Scenario::BareServer(arguments) => bare::serve(arguments).await,
         Scenario::Demo(arguments) => Box::pin(scenario::demo::run(arguments)).await,

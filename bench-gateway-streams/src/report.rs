@@ -3,6 +3,7 @@
 //! 1. The keys of the stable part never change their name, unit or meaning.
 //! 2. What was not measured is absent, never zero.
 
+mod chaos;
 mod faults;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::progress::print;
 use crate::sampler::Sample;
 use crate::statistics::DatabaseShare;
 
+pub(crate) use self::chaos::{ChaosRow, ChaosShare};
 pub(crate) use self::faults::{MultiShare, StormShare};
 
 #[derive(Debug, Clone, Default, Serialize)]
@@ -96,7 +98,10 @@ pub(crate) struct Report {
     pub(crate) storm: Option<StormShare>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) multi: Option<MultiShare>,
-    pub(crate) load: LoadShare,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) chaos: Option<ChaosShare>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) load: Option<LoadShare>,
     pub(crate) verify: Verify,
     pub(crate) gate: Gate,
     // Beyond the stable part.
@@ -161,10 +166,17 @@ impl Report {
         let durability = self.database.settings.iter().map(|(name, value)| format!("{name}={value}"));
         lines.push(row("PostgreSQL", &durability.collect::<Vec<_>>().join(" ")));
         lines.push(String::new());
-        lines.push(format!(
-            "  {:<34}{:>10}{:>10}{:>10}{:>10}{:>10}",
-            "milliseconds", "p50", "p90", "p99", "p99.9", "max"
-        ));
+        lines.extend(self.latencies());
+        lines.extend(self.storm.iter().flat_map(StormShare::lines));
+        lines.extend(self.multi.iter().flat_map(MultiShare::lines));
+        lines.extend(self.chaos.iter().flat_map(ChaosShare::lines));
+        lines.push(String::new());
+        lines.extend(self.counts());
+        lines
+    }
+
+    fn latencies(&self) -> Vec<String> {
+        let mut lines = Vec::new();
         for (name, percentiles) in [
             ("dispatch: commit -> node has it", self.dispatch_ms),
             ("completion: commit -> durable", self.completion_ms),
@@ -174,16 +186,18 @@ impl Report {
             ("bare floor (no gateway)", self.floor_ms),
         ] {
             let Some(ms) = percentiles else { continue };
+            if lines.is_empty() {
+                lines.push(format!(
+                    "  {:<34}{:>10}{:>10}{:>10}{:>10}{:>10}",
+                    "milliseconds", "p50", "p90", "p99", "p99.9", "max"
+                ));
+            }
             let Percentiles { p50, p90, p99, p999, max } = ms;
             lines.push(format!("  {name:<34}{p50:>10.3}{p90:>10.3}{p99:>10.3}{p999:>10.3}{max:>10.3}"));
         }
         if let Some(ratio) = self.dispatch_p99_to_floor() {
             lines.push(row("dispatch p99 to the floor's", &format!("{ratio:.2}")));
         }
-        lines.extend(self.storm.iter().flat_map(StormShare::lines));
-        lines.extend(self.multi.iter().flat_map(MultiShare::lines));
-        lines.push(String::new());
-        lines.extend(self.counts());
         lines
     }
 
@@ -200,40 +214,39 @@ impl Report {
             lines.push(row("  ended", &format!("{count} x {reason}")));
         }
         let gateway = &self.gateway;
-        if let (Some(idle), Some(max)) = (gateway.rss_bytes_idle, gateway.rss_bytes_max) {
-            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-            let a_session = gateway.rss_per_session_bytes.unwrap_or(0.0) / 1024.0;
-            let growth = gateway.rss_growth_ratio.unwrap_or(1.0);
-            lines.push(row(
-                "gateway memory",
-                &format!(
-                    "{:.1} MiB idle, {:.1} MiB at most, {a_session:.1} KiB a session, x {growth:.4} over the run",
-                    mib(idle),
-                    mib(max)
-                ),
-            ));
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let memory = [
+            gateway.rss_bytes_idle.map(|bytes| format!("{:.1} MiB idle", mib(bytes))),
+            gateway.rss_bytes_max.map(|bytes| format!("{:.1} MiB at most", mib(bytes))),
+            gateway.rss_per_session_bytes.map(|bytes| format!("{:.1} KiB a session", bytes / 1024.0)),
+            gateway.rss_growth_ratio.map(|ratio| format!("x {ratio:.4} over the run")),
+        ];
+        let memory: Vec<String> = memory.into_iter().flatten().collect();
+        if !memory.is_empty() {
+            lines.push(row("gateway memory", &memory.join(", ")));
         }
         if let Some(cpu) = gateway.cpu_percent {
             lines.push(row("gateway CPU", &format!("{cpu:.1} % of a core")));
         }
-        let load = &self.load;
-        lines.push(row(
-            "load generator",
-            &format!(
-                "{:.1} % of a core, {:.1} MiB; late by p99 {:.3} ms (enqueuer), {:.3} ms (nodes)",
-                load.cpu_percent,
-                load.rss_bytes as f64 / f64::from(1 << 20),
-                load.enqueuer_lag_ms_p99,
-                load.nodes_lag_ms_p99
-            ),
-        ));
-        let database = &self.database;
-        let statements =
-            database.statements_per_command.map(|ratio| format!(", {ratio:.2} statements a command"));
-        lines.push(row(
-            "database",
-            &format!("{:.1} commits/s{}", database.commits_per_s, statements.unwrap_or_default()),
-        ));
+        if let Some(load) = &self.load {
+            lines.push(row(
+                "load generator",
+                &format!(
+                    "{:.1} % of a core, {:.1} MiB; late by p99 {:.3} ms (enqueuer), {:.3} ms (nodes)",
+                    load.cpu_percent,
+                    mib(load.rss_bytes),
+                    load.enqueuer_lag_ms_p99,
+                    load.nodes_lag_ms_p99
+                ),
+            ));
+            let database = &self.database;
+            let statements =
+                database.statements_per_command.map(|ratio| format!(", {ratio:.2} statements a command"));
+            lines.push(row(
+                "database",
+                &format!("{:.1} commits/s{}", database.commits_per_s, statements.unwrap_or_default()),
+            ));
+        }
         let verify = match self.verify.ok {
             true => "sound: one terminal row and one execution each, no invariant broken".to_owned(),
             false => format!("{} violations", self.verify.violations.len()),
@@ -256,7 +269,17 @@ mod tests {
 
     #[test]
     fn the_stable_keys_are_there_and_what_was_not_measured_is_not() {
-        let report = Report { dispatch_ms: Some(Percentiles::default()), ..Report::default() };
+        let report = Report {
+            dispatch_ms: Some(Percentiles::default()),
+            load: Some(LoadShare::default()),
+            storm: Some(StormShare {
+                all_ms: Some(1.0),
+                bare_handshakes_ms: Some(1.0),
+                ..StormShare::default()
+            }),
+            multi: Some(MultiShare { rehome_ms: Some(Percentiles::default()), ..MultiShare::default() }),
+            ..Report::default()
+        };
         let value = serde_json::to_value(&report).expect("json");
         for pointer in [
             "/scenario",
@@ -274,6 +297,12 @@ mod tests {
             "/commands/succeeded",
             "/commands/lost",
             "/commands/duplicated",
+            "/storm/all_ms",
+            "/storm/refused",
+            "/storm/bare_handshakes_ms",
+            "/multi/rehome_ms/p50",
+            "/multi/rehome_ms/p99",
+            "/multi/rehome_ms/max",
             "/load/cpu_percent",
             "/load/lag_ms_p99",
             "/verify/ok",
@@ -283,7 +312,7 @@ mod tests {
         ] {
             assert!(value.pointer(pointer).is_some(), "{pointer} is missing");
         }
-        assert!(value.pointer("/completion_ms").is_none());
+        assert!(value.pointer("/completion_ms").is_none() && value.pointer("/storm/p50_ms").is_none());
         assert!(value.pointer("/gateway/rss_bytes_max").is_none());
     }
 }

@@ -11,6 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::latency::Latencies;
@@ -47,6 +48,9 @@ pub(crate) struct Figures {
 struct Inner {
     open: HashMap<Uuid, Times>,
     enqueued: HashSet<Uuid>,
+    // Their enqueue failed in a way that says nothing of whether they are stored.
+    doubtful: HashSet<Uuid>,
+    doubts: u64,
     figures: Figures,
     // Dispatch latencies since the last look, for figures over time.
     recent: Latencies,
@@ -69,7 +73,14 @@ impl Default for Tracker {
             completed: 0,
         };
         let recent = Latencies::new();
-        Self(Mutex::new(Inner { open: HashMap::new(), enqueued: HashSet::new(), figures, recent }))
+        Self(Mutex::new(Inner {
+            open: HashMap::new(),
+            enqueued: HashSet::new(),
+            doubtful: HashSet::new(),
+            doubts: 0,
+            figures,
+            recent,
+        }))
     }
 }
 
@@ -101,6 +112,57 @@ impl Tracker {
     /// The enqueue failed: nothing to wait for.
     pub(crate) fn failed(&self, id: Uuid) {
         self.lock().open.remove(&id);
+    }
+
+    /// The enqueue had no answer: the rows say whether there is such a command.
+    pub(crate) fn doubtful(&self, id: Uuid) {
+        let mut inner = self.lock();
+        inner.open.remove(&id);
+        inner.doubtful.insert(id);
+        inner.doubts += 1;
+    }
+
+    /// How many enqueues had no answer, ever.
+    pub(crate) fn doubts(&self) -> u64 {
+        self.lock().doubts
+    }
+
+    /// Commands that somebody else enqueued; they have no latencies.
+    pub(crate) fn also_enqueued(&self, ids: &[Uuid]) {
+        let mut inner = self.lock();
+        inner.enqueued.extend(ids);
+        inner.figures.committed += ids.len() as u64;
+    }
+
+    /// Looks up what was in doubt: what is stored was enqueued, the rest never was.
+    pub(crate) async fn resolve_doubts(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let doubtful: Vec<Uuid> = self.lock().doubtful.iter().copied().collect();
+        let statement = "SELECT id FROM commands WHERE id = ANY ($1)";
+        let stored: Vec<Uuid> = sqlx::query_scalar(statement).bind(&doubtful).fetch_all(connection).await?;
+        let mut inner = self.lock();
+        for id in &doubtful {
+            inner.doubtful.remove(id);
+        }
+        inner.figures.committed += stored.len() as u64;
+        inner.enqueued.extend(stored);
+        Ok(())
+    }
+
+    /// Commands whose result is known to be stored.
+    pub(crate) fn completed(&self) -> u64 {
+        self.lock().figures.completed
+    }
+
+    /// The commands whose commit is known and whose result is not.
+    pub(crate) fn open_ids(&self) -> HashSet<Uuid> {
+        let inner = self.lock();
+        inner.open.iter().filter(|(_, times)| times.committed.is_some()).map(|(id, _)| *id).collect()
+    }
+
+    /// How many of `ids` are not done.
+    pub(crate) fn still_open(&self, ids: &HashSet<Uuid>) -> usize {
+        let inner = self.lock();
+        ids.iter().filter(|id| inner.open.contains_key(id)).count()
     }
 
     /// A node read it. A replay later does not count.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gateway_testbed::balancer::{Balancer, BalancerOptions, Server};
-use gateway_testbed::cluster::{Cluster, ClusterOptions};
+use gateway_testbed::cluster::{Cluster, ClusterError, ClusterOptions};
 use gateway_testbed::database::register_nodes;
 use gateway_testbed::gateway_process::GatewayOptions;
 use gateway_testbed::node::ExecutionLog;
@@ -25,6 +25,7 @@ use tempfile::TempDir;
 
 use crate::arguments::GatewayArguments;
 use crate::progress::say;
+use crate::scenario::chaos::SmallDisk;
 
 pub(crate) use self::members::{Member, fixed_address};
 
@@ -84,6 +85,7 @@ pub(crate) struct World {
     log: Arc<ExecutionLog>,
     node_names: Vec<String>,
     dir: PathBuf,
+    _disk: Option<SmallDisk>,
     _folder: Option<TempDir>,
 }
 
@@ -133,6 +135,7 @@ impl World {
                     log,
                     node_names,
                     dir,
+                    _disk: None,
                     _folder: folder,
                 })
             }
@@ -196,6 +199,7 @@ impl World {
             log,
             node_names,
             dir,
+            _disk: None,
             _folder: folder,
         })
     }
@@ -255,6 +259,36 @@ impl World {
                 anyhow::bail!("this needs gateways of the harness's own, not --attach")
             }
         }
+    }
+
+    /// The database server of the harness's own.
+    pub(crate) fn cluster(&mut self) -> anyhow::Result<&mut Cluster> {
+        self.cluster.as_mut().context("this needs a database server of the harness's own, not --attach")
+    }
+
+    /// Does something with the database server that takes its time, beside the nodes.
+    pub(crate) async fn on_cluster<T: Send + 'static>(
+        &mut self,
+        act: impl FnOnce(&mut Cluster) -> Result<T, ClusterError> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let mut cluster = self.cluster.take().context("this needs a database server of the harness's own")?;
+        let acting = tokio::task::spawn_blocking(move || {
+            let outcome = act(&mut cluster);
+            (cluster, outcome)
+        });
+        let (cluster, outcome) = acting.await?;
+        self.cluster = Some(cluster);
+        Ok(outcome?)
+    }
+
+    /// Makes more nodes known, by the names in their certificates.
+    pub(crate) async fn make_known(&self, names: &[String]) -> anyhow::Result<()> {
+        make_nodes_known(&mut self.connect().await?, &self.pki, names).await
+    }
+
+    /// Keeps the disk that the server has its data on.
+    pub(crate) fn keep_until_the_end(&mut self, disk: Option<SmallDisk>) {
+        self._disk = disk;
     }
 
     /// The certificates of the gateways, as files.

@@ -8,9 +8,12 @@
 
 mod program;
 
-use std::process::Output;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Output, Stdio};
 
-use program::{build_gateway, harness, nothing_is_left_in, open_folder, text};
+use program::{build_gateway, harness, left_in, nothing_is_left_in, open_folder, text};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn run(arguments: &[&str]) -> (Output, Value) {
@@ -28,6 +31,38 @@ fn run(arguments: &[&str]) -> (Output, Value) {
     assert_eq!(report["commands"]["enqueued"], report["commands"]["succeeded"]);
     nothing_is_left_in(folder.path());
     (output, report)
+}
+
+#[test]
+fn a_killed_gateway_a_zombie_and_cut_connections_lose_nothing() {
+    let faults =
+        ["chaos", "--faults", "kill,zombie,connections-cut", "--sessions", "60", "--lease-ttl", "3s"];
+    let (output, report) = run(&[&faults[..], &["--seed", "7"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let rows = report["chaos"]["rows"].as_array().unwrap();
+    let mut seen: Vec<&str> = rows.iter().map(|row| row["fault"].as_str().unwrap()).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, ["connections-cut", "kill", "zombie"]);
+    for row in rows {
+        assert!(row["commands_per_second"].as_u64().unwrap() >= 200, "{row:#}");
+        assert!(row["unacked"].as_u64().unwrap() >= 100, "{row:#}");
+        assert!(row["recovery_ms"].as_f64().is_some(), "{row:#}");
+        assert_eq!(
+            (&row["commands_lost"], &row["violations"]),
+            (&0.into(), &Value::Array(Vec::new())),
+            "{row:#}"
+        );
+        let detail = row["detail"].as_str().unwrap();
+        match row["fault"].as_str().unwrap() {
+            "zombie" => assert!(detail.contains("committed no Hello and no dispatch"), "{detail}"),
+            "kill" => {
+                assert!(row["sessions_lost"].as_u64().unwrap() > 0, "a gateway without a node: {row:#}")
+            }
+            _ => {}
+        }
+    }
+    // The seed repeats what is chance: the order, and the zombie's name.
+    assert_eq!(report["chaos"]["seed"], 7);
 }
 
 #[test]
@@ -64,10 +99,45 @@ fn the_nodes_of_a_killed_gateway_are_at_home_elsewhere_and_no_other_is_moved() {
 }
 
 #[test]
+fn interrupted_in_the_middle_of_a_fault_nothing_stays_behind() {
+    build_gateway();
+    let folder = open_folder();
+    let mut run = harness(folder.path())
+        .args(["chaos", "--faults", "database-frozen", "--sessions", "60", "--lease-ttl", "20s"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = Vec::new();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    for line in lines.by_ref() {
+        let frozen = line.contains("PostgreSQL stands still");
+        seen.push(line);
+        if frozen {
+            break;
+        }
+    }
+    let pids: Vec<u32> = seen
+        .iter()
+        .filter(|line| line.contains("listens on"))
+        .filter_map(|line| line.split(['(', ' ', ')', ',']).find_map(|word| word.parse().ok()))
+        .collect();
+    assert_eq!(pids.len(), 4, "three gateways and the balancer: {seen:?}");
+    kill_process(Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(run.wait().unwrap().code(), Some(2), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("interrupted")), "{rest:?}");
+    for pid in pids {
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is left");
+    }
+    assert_eq!(left_in(folder.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
 fn what_kills_gateways_does_not_touch_one_that_it_did_not_start() {
     let folder = open_folder();
     let attach = ["--attach", "127.0.0.1:1", "--database-url", "postgres:///x", "--pki", "/nowhere"];
-    for scenario in ["multi"] {
+    for scenario in ["multi", "chaos"] {
         let output = harness(folder.path()).arg(scenario).args(attach).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output).contains("--attach"), "{}", text(&output));

@@ -142,6 +142,23 @@ impl Drop for Guarded {
     }
 }
 
+/// The children of a process, now.
+pub fn children(of: u32) -> io::Result<Vec<Pid>> {
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        // One that has ended meanwhile is nobody's child.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1));
+        if parent.and_then(|text| text.parse::<u32>().ok()) == Some(of) {
+            children.extend(Pid::from_raw(pid));
+        }
+    }
+    Ok(children)
+}
+
 /// What a process has used and holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -211,6 +228,13 @@ mod tests {
     fn a_wait_ends_with_its_timeout_while_the_child_runs_on() {
         let mut child = Guarded::spawn(Command::new("sleep").arg("1000"), "KILL", None).unwrap();
         assert_eq!(child.wait_blocking(Duration::from_millis(20)).unwrap(), None);
+    }
+
+    #[test]
+    fn a_child_is_found_by_its_parent() {
+        let child = Guarded::spawn(Command::new("sleep").arg("1000"), "KILL", None).unwrap();
+        let mine = children(std::process::id()).unwrap();
+        assert!(mine.contains(&child.pid) && children(child.pid()).unwrap().is_empty(), "{mine:?}");
     }
 
     #[test]

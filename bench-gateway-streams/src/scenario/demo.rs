@@ -15,7 +15,7 @@ use anyhow::Context;
 use gateway_testbed::cluster::Cluster;
 use gateway_testbed::database::register_nodes;
 use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
-use gateway_testbed::node::{Behaviour, Execution};
+use gateway_testbed::node::{Behaviour, Execution, RedialBounds};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::arguments::{DemoArguments, GatewayArguments};
@@ -90,6 +90,8 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
             reports_running: true,
             ..Behaviour::default()
         },
+        redial: RedialBounds::default(),
+        from: None,
         log: Arc::clone(world.log()),
     };
     let fleet = Box::pin(Fleet::open(plan, world.pki(), Arc::clone(&tracker))).await?;
@@ -100,6 +102,7 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
         duration: Some(arguments.duration),
         kind: "demo".to_owned(),
         payload_bytes: 64,
+        rides_out: false,
     };
     let enqueuer = Enqueuer::start(enqueue, Arc::clone(&tracker)).await?;
     show(&world, &fleet, &tracker, &enqueuer).await?;

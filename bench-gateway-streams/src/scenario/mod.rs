@@ -1,9 +1,10 @@
 //! The scenarios, one module each.
 //!
-//! `steady` measures a fleet that is connected; `storm` and `multi` one that has to connect again; `demo`
-//! shows a small one to a person. What scenarios share (the fleet, the report, the machine) lies beside
+//! `steady` measures a fleet that is connected; `storm` and `multi` one that has to connect again; `chaos`
+//! does to the processes what can be done to them; `demo` shows a small fleet to a person. What scenarios share (the fleet, the report, the machine) lies beside
 //! this folder; what those with a fault share is in `upheaval`.
 
+pub(crate) mod chaos;
 pub(crate) mod demo;
 pub(crate) mod multi;
 pub(crate) mod steady;

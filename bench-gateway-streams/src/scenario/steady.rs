@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
-use gateway_testbed::node::Behaviour;
+use gateway_testbed::node::{Behaviour, RedialBounds};
 use gateway_testbed::process::{Usage, usage};
 
 use crate::arguments::{SteadyArguments, SteadyPlan};
@@ -51,6 +51,8 @@ pub(crate) async fn run(arguments: Box<SteadyArguments>) -> anyhow::Result<bool>
         names: world.node_names().to_vec(),
         per_second: plan.connect_rate,
         behaviour: Behaviour::default(),
+        redial: RedialBounds::default(),
+        from: None,
         log: Arc::clone(world.log()),
     };
     let fleet = Box::pin(Fleet::open(fleet, world.pki(), Arc::clone(&tracker))).await?;
@@ -113,6 +115,7 @@ async fn measure(
         duration: Some(plan.duration),
         kind: "bench".to_owned(),
         payload_bytes: plan.payload_bytes,
+        rides_out: false,
     };
     let mut connection = world.connect().await?;
     let enqueuer = match plan.is_idle() {
@@ -213,13 +216,13 @@ fn figures(plan: &SteadyPlan, fleet: &Fleet, tracker: &Tracker, measured: &Measu
         completion_ms: figures.completion.percentiles(),
         drops: counts.drops(),
         commands: Commands { enqueued: figures.committed, ..Commands::default() },
-        load: LoadShare {
+        load: Some(LoadShare {
             cpu_percent: measured.load_cpu_percent,
             lag_ms_p99: enqueuer_lag.max(nodes_lag),
             enqueuer_lag_ms_p99: enqueuer_lag,
             nodes_lag_ms_p99: nodes_lag,
             rss_bytes: usage(std::process::id()).map_or(0, |mine| mine.rss_bytes),
-        },
+        }),
         commands_per_second: plan.commands_per_second,
         heartbeat_s: plan.heartbeat.as_secs_f64(),
         dispatch_from_intended_ms: figures.dispatch_from_intended.percentiles(),

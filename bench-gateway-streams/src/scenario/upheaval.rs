@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gateway_testbed::clock::monotonic_ns;
 use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
-use gateway_testbed::node::Behaviour;
+use gateway_testbed::node::{Behaviour, RedialBounds};
 use gateway_testbed::process::{Usage, usage};
 use sqlx::PgConnection;
 
@@ -55,6 +55,8 @@ impl AtWork {
             names: world.node_names().to_vec(),
             per_second: plan.connect_rate,
             behaviour: Behaviour::default(),
+            redial: RedialBounds::default(),
+            from: None,
             log: Arc::clone(world.log()),
         };
         let fleet = Box::pin(Fleet::open(fleet, world.pki(), Arc::clone(&tracker))).await?;
@@ -67,6 +69,7 @@ impl AtWork {
             duration: None,
             kind: "bench".to_owned(),
             payload_bytes: PAYLOAD_BYTES,
+            rides_out: false,
         };
         let enqueuer = Enqueuer::start(enqueue, Arc::clone(&tracker)).await?;
         let sampler = Sampler::start(world.gateway_pid(), Arc::clone(fleet.counts()), Arc::clone(&tracker));
@@ -133,13 +136,13 @@ impl AtWork {
             rss_bytes_max: last.map(|usage| usage.rss_peak_bytes),
             ..GatewayShare::default()
         };
-        report.load = LoadShare {
+        report.load = Some(LoadShare {
             cpu_percent: cpu_percent(before.0, mine, elapsed),
             lag_ms_p99: enqueuer_lag.max(nodes_lag),
             enqueuer_lag_ms_p99: enqueuer_lag,
             nodes_lag_ms_p99: nodes_lag,
             rss_bytes: mine.rss_bytes,
-        };
+        });
         report.commands_per_second = plan.commands_per_second;
         report.heartbeat_s = plan.heartbeat.as_secs_f64();
         report.heartbeats_acked = fleet.counts().heartbeats_acked();

@@ -40,6 +40,16 @@ impl Member {
         &self.options.id
     }
 
+    /// How a process of the same id would be run on another host: nothing but the id and the database is
+    /// shared.
+    pub(crate) fn elsewhere(&self, folder: &str) -> anyhow::Result<GatewayOptions> {
+        let mut options = self.options.clone();
+        options.dir = options.dir.with_file_name(folder);
+        options.listen = "127.0.0.1:0".to_owned();
+        options.extra = super::merged(&options.extra, "[control]\nlisten = \"127.0.0.1:0\"\n")?;
+        Ok(options)
+    }
+
     /// Where nodes connect.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address

@@ -21,14 +21,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 
 use self::account::Account;
 pub use self::binaries::Binaries;
 pub use self::error::ClusterError;
-use crate::process::Guarded;
+use crate::process::{Guarded, children};
 
 /// The superuser of every private cluster.
 pub const SUPERUSER: &str = "postgres";
@@ -65,6 +65,8 @@ pub enum StopMode {
 pub struct Cluster {
     // The order matters at the end: first the server stops, then its folders go.
     server: Option<Guarded>,
+    /// What stands still with it.
+    frozen: Vec<Pid>,
     binaries: Binaries,
     account: Option<Account>,
     dir: PathBuf,
@@ -107,6 +109,7 @@ impl Cluster {
         settings.extend(options.settings);
         let mut cluster = Self {
             server: None,
+            frozen: Vec::new(),
             binaries,
             account,
             dir,
@@ -224,6 +227,7 @@ impl Cluster {
 
     /// Stops the server and waits until it is gone.
     pub fn stop(&mut self, mode: StopMode) -> Result<(), ClusterError> {
+        self.thaw()?;
         let Some(mut server) = self.server.take() else { return Ok(()) };
         let signal = match mode {
             StopMode::Fast => Signal::INT,
@@ -260,6 +264,33 @@ impl Cluster {
                 .map_err(|error| ClusterError::io("sending a signal to the server".to_owned(), error)),
             None => Ok(()),
         }
+    }
+
+    /// SIGSTOP of the whole server: nothing of it runs, and no client is told, until `thaw` or `stop`.
+    pub fn freeze(&mut self) -> Result<(), ClusterError> {
+        let freezing = |error| ClusterError::io("freezing the server".to_owned(), error);
+        // The first process first, so that it starts no others meanwhile.
+        self.signal(Signal::STOP)?;
+        let Some(pid) = self.pid() else { return Ok(()) };
+        self.frozen = children(pid).map_err(freezing)?;
+        for child in &self.frozen {
+            // One that has ended meanwhile is as still as one can be.
+            let _ = kill_process(*child, Signal::STOP);
+        }
+        Ok(())
+    }
+
+    /// SIGCONT of what `freeze` stopped.
+    pub fn thaw(&mut self) -> Result<(), ClusterError> {
+        for child in self.frozen.drain(..) {
+            let _ = kill_process(child, Signal::CONT);
+        }
+        self.signal(Signal::CONT)
+    }
+
+    /// Whether the server has ended without having been told to.
+    pub fn has_died(&mut self) -> bool {
+        self.server.as_mut().is_some_and(|server| server.try_wait().is_ok_and(|status| status.is_some()))
     }
 
     fn data_dir(&self) -> PathBuf {

@@ -103,3 +103,20 @@ fn an_ordinary_user_can_run_a_cluster_too() {
         String::from_utf8_lossy(&output.stderr)
     );
 }
+
+#[tokio::test]
+async fn a_frozen_server_answers_nothing_until_it_is_thawed_and_can_be_stopped_as_it_is() {
+    let mut cluster = Cluster::start(ClusterOptions::default()).unwrap();
+    let url = cluster.create_database("first").await.unwrap();
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    cluster.freeze().unwrap();
+    let answer = connection.execute("SELECT 1");
+    let mut answer = std::pin::pin!(answer);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut answer).await;
+    assert!(early.is_err(), "the connection's own process stands still too");
+    cluster.thaw().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), answer).await.unwrap().unwrap();
+    cluster.freeze().unwrap();
+    cluster.stop(StopMode::Immediate).unwrap();
+    assert_eq!(cluster.pid(), None);
+}

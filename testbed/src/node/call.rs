@@ -8,7 +8,8 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -21,7 +22,7 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Method, Request};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -38,17 +39,32 @@ pub struct Target {
     /// The name that the gateway's certificate must carry.
     pub server_name: ServerName<'static>,
     pub tls: Arc<ClientConfig>,
+    /// The address to dial from; `None`: the kernel's choice.
+    pub source: Option<IpAddr>,
 }
 
 impl Target {
     /// The gateway at `address`, whose certificate names that address.
     pub fn new(address: SocketAddr, tls: ClientConfig) -> Self {
-        Self { address, server_name: ServerName::from(address.ip()), tls: Arc::new(tls) }
+        Self { address, server_name: ServerName::from(address.ip()), tls: Arc::new(tls), source: None }
+    }
+
+    /// The same, dialled from `source`.
+    pub fn from_source(self, source: IpAddr) -> Self {
+        Self { source: Some(source), ..self }
+    }
+
+    async fn dial(&self) -> io::Result<TcpStream> {
+        let Some(source) = self.source else { return TcpStream::connect(self.address).await };
+        let socket = if source.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.bind(SocketAddr::new(source, 0))?;
+        socket.connect(self.address).await
     }
 
     /// Opens a TLS connection.
     pub async fn connect(&self) -> Result<TlsStream<TcpStream>, End> {
-        let tcp = TcpStream::connect(self.address)
+        let tcp = self
+            .dial()
             .await
             .map_err(|error| End::from_io(&format!("connecting to {}", self.address), &error))?;
         let _ = tcp.set_nodelay(true);
