@@ -155,6 +155,7 @@ pub const fn phase_label(phase: Phase) -> &'static str {
     match phase {
         Phase::Waiting => "waiting",
         Phase::Serving => "serving",
+        Phase::Draining => "draining",
         Phase::Stopping => "stopping",
         Phase::Stopped => "stopped",
     }

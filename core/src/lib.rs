@@ -8,6 +8,7 @@
 pub mod admission;
 pub mod close;
 pub mod command;
+pub mod drain;
 pub mod frame;
 pub mod hooks;
 pub mod ids;

@@ -15,6 +15,7 @@ use bytes::Bytes;
 
 use crate::close::CloseReason;
 use crate::command::CommandState;
+use crate::drain::DrainOrder;
 use crate::frame::{
     Attested, CancelCommand, Command, CommandUpdate, CreditChange, Event, EventBatch, Hello, RefusedEvent,
     RejectCode, Spec, SpecGeneration, Status,
@@ -150,8 +151,12 @@ pub enum ToShard {
     Session { key: SessionKey, news: SessionNews },
     /// Whether new sessions may be opened. `false` before the lease is held, fenced, stopping.
     Serving(bool),
-    /// Every session ends for this reason (fenced, draining); the listener stays.
+    /// Every session ends for this reason (fenced); the listener stays.
     CloseAll(CloseReason),
+    /// Every session is told to leave, new ones are refused; both for good.
+    Drain(DrainOrder),
+    /// The drain is over: sessions that have not left are cut.
+    Cut(DrainOrder),
     /// Close the listener, end every session as `Stopping`, post what is owed, then `ShardStopped`.
     Stop,
 }

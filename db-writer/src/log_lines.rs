@@ -93,6 +93,12 @@ impl LogLines {
         }
         match (self.phase, phase) {
             (_, Phase::Serving) => tracing::info!(gateway = %self.gateway, "lease held; serving"),
+            (_, Phase::Draining) => {
+                tracing::info!(
+                    gateway = %self.gateway,
+                    "draining: nodes are told to move to another gateway, new sessions are refused"
+                );
+            }
             (Phase::Serving, Phase::Waiting) => {
                 tracing::error!(
                     gateway = %self.gateway,

@@ -92,7 +92,8 @@ impl WriterStatus {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Waiting,
             1 => Phase::Serving,
-            2 => Phase::Stopping,
+            2 => Phase::Draining,
+            3 => Phase::Stopping,
             _ => Phase::Stopped,
         }
     }
@@ -121,8 +122,9 @@ impl WriterStatus {
         let number = match phase {
             Phase::Waiting => 0,
             Phase::Serving => 1,
-            Phase::Stopping => 2,
-            Phase::Stopped => 3,
+            Phase::Draining => 2,
+            Phase::Stopping => 3,
+            Phase::Stopped => 4,
         };
         let held = self.phase_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.phase.store(number, Ordering::Release);

@@ -6,12 +6,13 @@
 //! 3. A stop is asked for once, from any thread, and ends the thread when all is written.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use gateway_core::drain::DrainPlan;
 use gateway_core::mail::{Inbox, Post};
 use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::store::StoreError;
@@ -81,22 +82,46 @@ impl StopHandle {
         self.0.asked.store(true, Ordering::Release);
         self.0.bell.notify_one();
     }
+
+    /// Nodes are told to leave; when they have, or have had long enough, the same as `stop`.
+    pub fn drain(&self, plan: DrainPlan) {
+        // The first plan stands.
+        let _ = self.0.drain.set(plan);
+        self.0.bell.notify_one();
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct StopSignal {
     asked: AtomicBool,
+    drain: OnceLock<DrainPlan>,
     bell: Notify,
 }
 
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Drain(DrainPlan),
+    Stop,
+}
+
 impl StopSignal {
-    /// Resolves once, when the stop is asked for.
-    pub(crate) async fn requested(&self) {
-        self.bell.notified().await;
+    /// Resolves when a drain or the stop is asked for.
+    pub(crate) async fn requested(&self) -> Ask {
+        loop {
+            self.bell.notified().await;
+            if self.asked.load(Ordering::Acquire) {
+                return Ask::Stop;
+            }
+            if let Some(plan) = self.drain.get() {
+                return Ask::Drain(*plan);
+            }
+        }
     }
 
+    /// Whether the thread is to end; there is nobody to drain before it serves.
     fn is_requested(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
+        self.asked.load(Ordering::Acquire) || self.drain.get().is_some()
     }
 }
 
@@ -248,7 +273,7 @@ async fn wait_for_database(
         status.ticks.fetch_add(1, Ordering::Relaxed);
         let checked = tokio::select! {
             checked = look_at_database(options, hooks) => checked,
-            () = stop.requested() => return Ok(false),
+            _ = stop.requested() => return Ok(false),
         };
         match checked {
             Ok(version) => {
@@ -264,7 +289,7 @@ async fn wait_for_database(
         }
         tokio::select! {
             () = tokio::time::sleep(back_off) => {}
-            () = stop.requested() => return Ok(false),
+            _ = stop.requested() => return Ok(false),
         }
         back_off = (back_off * 2).min(LONGEST_SCHEMA_BACK_OFF);
     }

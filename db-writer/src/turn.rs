@@ -22,7 +22,7 @@ use crate::log_lines::{LogLines, store_error};
 use crate::outbox::Outbox;
 use crate::queues::{Clock, Done, Queues};
 use crate::status::WriterStatus;
-use crate::thread::StopSignal;
+use crate::thread::{Ask, StopSignal};
 
 /// Messages of shards that one turn takes.
 const MESSAGES_PER_TURN: usize = 1024;
@@ -48,7 +48,7 @@ enum Wake {
     Message(Option<ToWriter>),
     Done(Option<Done>),
     Poke(Option<Poke>),
-    Stop,
+    Ask(Ask),
     Space,
     Time,
 }
@@ -139,7 +139,7 @@ impl Loop {
             done = queues.done.recv() => Wake::Done(done),
             message = poll_fn(|context| inbox.poll_take(context)), if takes_messages => Wake::Message(message),
             poke = pokes.heard.recv() => Wake::Poke(poke),
-            () = stop.requested() => Wake::Stop,
+            ask = stop.requested() => Wake::Ask(ask),
             () = poll_fn(|context| outbox.poll_space(context)), if is_blocked => Wake::Space,
             () = tokio::time::sleep_until(until) => Wake::Time,
         }
@@ -164,7 +164,8 @@ impl Loop {
                 self.writer.handle_outcome(outcome, started, now);
             }
             Wake::Poke(Some(poke)) => self.poke(&poke, now),
-            Wake::Stop => self.writer.handle_stop(now),
+            Wake::Ask(Ask::Drain(plan)) => self.writer.handle_drain(plan, now),
+            Wake::Ask(Ask::Stop) => self.writer.handle_stop(now),
             Wake::Done(None) | Wake::Poke(None) | Wake::Space | Wake::Time => {}
         }
     }

@@ -48,8 +48,10 @@ enum Command {
     /// Serve nodes until SIGTERM or SIGINT.
     #[command(after_help = "\
 Signals:
-  SIGTERM, SIGINT  clean stop: streams end UNAVAILABLE, disconnects are written, the lease is released
-  a second one     ends at once, with exit code 1
+  SIGTERM          drains, then stops: nodes are told to move to another gateway, each within gateway.drain, and new
+                   ones are refused; who has not left drain_grace later is cut. With drain = \"0s\" it stops
+  SIGINT           stops: streams end UNAVAILABLE, disconnects are written, the lease is released
+  a second one     during a drain stops, during a stop ends at once, with exit code 1
   SIGHUP           says what can be reloaded (nothing yet: restart instead)
 
 Example:

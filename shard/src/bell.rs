@@ -21,6 +21,8 @@ pub(crate) const READ_BYTES_PER_TURN: usize = 128 << 10;
 pub(crate) enum Wish {
     /// Go on.
     Serve,
+    /// Say that no new stream is taken, and go on with those that there are.
+    Renounce,
     /// Take no new stream, end when the last one has.
     Leave,
     /// End now.
@@ -123,7 +125,8 @@ impl Bell {
     pub(crate) fn wish(&self) -> Wish {
         match self.wish.load(Ordering::Relaxed) {
             0 => Wish::Serve,
-            1 => Wish::Leave,
+            1 => Wish::Renounce,
+            2 => Wish::Leave,
             _ => Wish::Quit,
         }
     }

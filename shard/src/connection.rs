@@ -7,7 +7,8 @@
 //! 2. A panic in a stream ends its stream with `INTERNAL` and its connection, and nothing else.
 //! 3. A connection without a stream is closed after `streamless_timeout`; one that is leaving is
 //!    dropped after `LEAVE_TIMEOUT`, whatever its peer does.
-//! 4. A connection that is over drops its streams, and each of them settles what it owes.
+//! 4. A peer is told that no new stream is taken (GOAWAY) after it was told in its sessions to leave.
+//! 5. A connection that is over drops its streams, and each of them settles what it owes.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -63,6 +64,15 @@ pub(crate) fn http2(limits: &Limits) -> Builder {
     builder
 }
 
+/// Whether the peer was told that no new stream is taken here (GOAWAY), while its streams go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Renounced {
+    No,
+    /// Once HTTP/2 has had a turn to send what its sessions said before.
+    Soon,
+    Yes,
+}
+
 pub(crate) struct Connection {
     shard: Rc<Shard>,
     bell: Arc<Bell>,
@@ -73,6 +83,7 @@ pub(crate) struct Connection {
     streams: Vec<Stream>,
     streamless_since: Option<Moment>,
     leaving_until: Option<Moment>,
+    renounced: Renounced,
     deadline: Deadline,
     // Last: the shard counts the connection until all above is gone.
     _lease: ConnectionLease,
@@ -88,6 +99,7 @@ impl Connection {
             streams: Vec::new(),
             streamless_since: Some(shard.clock.now()),
             leaving_until: None,
+            renounced: Renounced::No,
             deadline: shard.timers.deadline(Arc::clone(&bell)),
             bell,
             shard: Rc::clone(shard),
@@ -111,7 +123,7 @@ impl Connection {
     fn turn(&mut self) -> Poll<()> {
         let now = self.shard.clock.now();
         match self.bell.wish() {
-            Wish::Serve => {}
+            Wish::Serve | Wish::Renounce => {}
             Wish::Leave => self.leave(now),
             Wish::Quit => return Poll::Ready(()),
         }
@@ -179,8 +191,26 @@ impl Connection {
         }
     }
 
+    /// Tells the peer to open its next stream elsewhere, when what its sessions said has left before.
+    fn renounce(&mut self) {
+        let said_all = self.streams.iter().all(Stream::has_said_all);
+        match (self.bell.wish(), self.renounced) {
+            (Wish::Renounce, Renounced::No) if said_all => {
+                self.renounced = Renounced::Soon;
+                self.bell.ring();
+            }
+            (Wish::Renounce, Renounced::Soon) if said_all => {
+                self.renounced = Renounced::Yes;
+                self.http2.graceful_shutdown();
+                self.bell.ring();
+            }
+            _ => {}
+        }
+    }
+
     /// Ends the turn: looks at what time has brought, and when to look again.
     fn rest(&mut self, now: Moment) -> Poll<()> {
+        self.renounce();
         if !self.streams.is_empty() {
             self.streamless_since = None;
         } else if self.leaving_until.is_none() {
@@ -208,6 +238,7 @@ impl Connection {
     fn leave(&mut self, now: Moment) {
         if self.leaving_until.is_none() {
             self.leaving_until = Some(now + LEAVE_TIMEOUT);
+            self.renounced = Renounced::Yes;
             self.http2.graceful_shutdown();
         }
     }

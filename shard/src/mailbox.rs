@@ -9,10 +9,10 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Context;
 
-use gateway_core::close::CloseReason;
 use gateway_core::mail::{Inbox, Weigh};
 use gateway_core::seam::ToShard;
 
+use crate::bell::Wish;
 use crate::executor;
 use crate::rest::RousingWaker;
 use crate::shard::{Mail, Shard, Stage};
@@ -49,7 +49,14 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
             ToShard::Session { key, news } => shard.deliver(key, Mail::News(news)),
             ToShard::Serving(true) => shard.set_stage(Stage::Serving),
             ToShard::Serving(false) => shard.set_stage(Stage::Closed),
-            ToShard::CloseAll(reason) => close_all(shard, &reason).await,
+            ToShard::CloseAll(reason) => tell_all(shard, || Mail::End(reason.clone())).await,
+            ToShard::Drain(order) => {
+                shard.set_stage(Stage::Draining(order));
+                tell_all(shard, || Mail::Drain(order)).await;
+                // After the sessions have their mail: each connection then first carries what they say.
+                shard.ask_connections(Wish::Renounce);
+            }
+            ToShard::Cut(order) => tell_all(shard, || Mail::Cut(order)).await,
             ToShard::Stop => return StopCause::Asked,
         }
         shard.counters.mail_taken.one_more();
@@ -70,11 +77,11 @@ pub(crate) async fn drain(inbox: &Inbox<ToShard>) {
     std::future::pending().await
 }
 
-/// Ends every session that there is now.
-pub(crate) async fn close_all(shard: &Rc<Shard>, reason: &CloseReason) {
+/// Leaves mail for every session that there is now.
+pub(crate) async fn tell_all(shard: &Rc<Shard>, mail: impl Fn() -> Mail) {
     for keys in shard.session_keys().chunks(MAIL_PER_TURN) {
         for key in keys {
-            shard.deliver(*key, Mail::End(reason.clone()));
+            shard.deliver(*key, mail());
         }
         executor::yield_now().await;
     }

@@ -145,6 +145,11 @@ impl SessionIo {
         [self.session.next_deadline(), reading, stall].into_iter().flatten().min()
     }
 
+    /// Whether nothing that was said to the node waits here.
+    pub(crate) fn has_said_all(&self) -> bool {
+        self.outbox.is_empty() && self.session.queued_frames() == 0
+    }
+
     /// Ends the stream after a panic, without a look at the machine.
     pub(crate) fn fail(mut self: Box<Self>, reason: CloseReason) {
         self.outbox.clear();
@@ -164,6 +169,8 @@ impl SessionIo {
                     }
                     self.session.handle_news(news, now);
                 }
+                Mail::Drain(order) => self.session.handle_drain(&order, now),
+                Mail::Cut(order) => self.session.handle_cut(&order, now),
                 Mail::End(reason) => self.session.handle_close(reason, now),
             }
         }

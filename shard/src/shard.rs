@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use gateway_core::admission::Admission;
 use gateway_core::close::CloseReason;
+use gateway_core::drain::DrainOrder;
 use gateway_core::ids::{SessionKey, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::seam::SessionNews;
@@ -38,6 +39,8 @@ pub(crate) enum Stage {
     /// The gateway holds no lease: sessions are refused.
     Closed,
     Serving,
+    /// New sessions are refused, those that are there are served.
+    Draining(DrainOrder),
     Stopping,
 }
 
@@ -71,6 +74,8 @@ pub(crate) struct Shard {
 #[derive(Debug)]
 pub(crate) enum Mail {
     News(SessionNews),
+    Drain(DrainOrder),
+    Cut(DrainOrder),
     End(CloseReason),
 }
 

@@ -14,7 +14,7 @@ use gateway_core::seam::ToWriter;
 use crate::bell::Wish;
 use crate::executor::{self, ListenerKey};
 use crate::mailbox;
-use crate::shard::{Shard, Stage};
+use crate::shard::{Mail, Shard, Stage};
 
 /// What peers may take to read their last frames.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, listener: ListenerKey) -> Result<(), 
     // The accept that is under way ends with an error, and the kernel forgets the listener.
     listener.close();
     shard.handshakes.wake_acceptor();
-    mailbox::close_all(shard, &CloseReason::Stopping).await;
+    mailbox::tell_all(shard, || Mail::End(CloseReason::Stopping)).await;
     shard.ask_connections(Wish::Leave);
     if !in_time(FAREWELL_TIMEOUT, shard.connections_gone()).await {
         tracing::info!(shard = shard.id.0, "peers that did not take their farewell are cut");

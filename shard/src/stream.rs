@@ -67,6 +67,14 @@ impl Stream {
         }
     }
 
+    /// Whether nothing that was said to the peer waits here.
+    pub(crate) fn has_said_all(&self) -> bool {
+        match self {
+            Self::Session(session) => session.has_said_all(),
+            Self::Health(_) => true,
+        }
+    }
+
     /// Ends the stream after a panic.
     pub(crate) fn fail(self, reason: CloseReason) {
         match self {
@@ -136,6 +144,7 @@ fn open_session(
     match shard.stage.get() {
         Stage::Serving => {}
         Stage::Closed => return Err(refuse(CloseReason::Fenced)),
+        Stage::Draining(order) => return Err(refuse(order.refusal(shard.random()))),
         Stage::Stopping => return Err(refuse(CloseReason::Stopping)),
     }
     let admitted = Admitted::ask(shard).map_err(refuse)?;

@@ -153,6 +153,47 @@ fn a_fenced_gateway_ends_its_sessions_and_refuses_new_ones_until_it_serves() {
 }
 
 #[test]
+fn a_draining_gateway_tells_its_sessions_takes_no_new_stream_and_serves_until_it_cuts() {
+    use gateway_core::drain::DrainOrder;
+    story(async {
+        let order = DrainOrder { within: std::time::Duration::from_secs(60), seed: 1 };
+        let mut gateway = Gateway::start(Limits::default());
+        let (mut leaves, mut stays) = (gateway.node("n-1").await, gateway.node("n-2").await);
+        let (mut leaving, _) = leaves.session().await;
+        let leaving_key = gateway.writer.hello().await.key;
+        let (mut staying, _) = stays.session().await;
+        let staying_key = gateway.writer.hello().await.key;
+        gateway.tell_all(|| ToShard::Drain(order));
+        for (session, key) in [(&mut leaving, leaving_key), (&mut staying, staying_key)] {
+            let Some(Frame::Drain(drain)) = session.next().await else { panic!("not told") };
+            assert_eq!(u128::from(drain.reconnect_after_ms), order.delay_of(key).as_millis());
+        }
+        for connection in [&leaves, &stays] {
+            while !connection.is_renounced().await {
+                tokio::task::yield_now().await;
+            }
+        }
+        let mut late = gateway.node("n-3").await;
+        let end = late.call(path::SESSION).await.end().await;
+        assert_eq!(end.status, 14);
+        assert!(end.pushback_ms.is_some_and(|delay| (500..=10_000).contains(&delay)), "{end:?}");
+
+        for session in [&mut leaving, &mut staying] {
+            session.frame(update(1, 3, 10));
+            assert!(matches!(session.next().await, Some(Frame::Ack(_))), "who is there is served");
+        }
+        leaving.half_close();
+        assert_eq!(leaving.end().await.status, 0);
+        assert_eq!(gateway.writer.closed().await, leaving_key);
+        gateway.tell_all(|| ToShard::Cut(order));
+        let end = staying.end().await;
+        assert_eq!((end.status, end.pushback_ms.is_some()), (14, true), "{end:?}");
+        assert_eq!(gateway.writer.closed().await, staying_key);
+        assert_eq!(gateway.counters[0].closes.get("draining"), 1);
+    });
+}
+
+#[test]
 fn a_herd_is_refused_with_a_delay_in_trailers_only() {
     story(async {
         let gateway = Gateway::start(Limits { opens_per_second: 1, opens_burst: 1, ..Limits::default() });

@@ -109,6 +109,8 @@ impl GatewayOptions {
             vec![
                 ("id", text(&self.id)),
                 ("region", text("testbed")),
+                // There is mostly no other gateway that its nodes could go to.
+                ("drain", text("0s")),
                 ("state_dir", path(&self.dir.join("state"))),
             ],
         );

@@ -145,8 +145,11 @@ async fn a_gateway_that_acks_no_heartbeat_is_dead_after_three() {
 }
 
 #[tokio::test]
-async fn a_drained_node_has_dialled_anew_before_it_drops_the_old_stream() {
+async fn a_drained_node_is_welcomed_elsewhere_before_it_leaves_the_old_stream() {
     let mut world = world().await;
+    let elsewhere = ScriptedGateway::new(&world.pki).await;
+    let config = world.pki.client_config(Some(&world.pki.node("node-1").unwrap())).unwrap();
+    world.options.elsewhere = vec![Target::new(elsewhere.address(), config)];
     let node = Node::start(world.options);
     let mut old = world.gateway.session().await;
     old.hello().await;
@@ -154,13 +157,50 @@ async fn a_drained_node_has_dialled_anew_before_it_drops_the_old_stream() {
     world.events.connected(node.name(), PATIENCE).await.unwrap();
     let told = Instant::now();
     old.send(Frame::Drain(Drain { reconnect_after_ms: 300 }));
-    let mut new = world.gateway.session().await;
+    let mut new = elsewhere.session().await;
     assert!(told.elapsed() >= Duration::from_millis(300));
-    new.hello().await;
+    assert!(new.hello().await.known_commands.is_empty());
+
+    // The new gateway has not answered yet: the old one still has the node.
+    let meanwhile = Uuid::new_v4();
+    old.send(command(meanwhile, 1));
+    assert_eq!(old.update().await.state(), CommandState::Accepted);
+    let succeeded = old.update().await;
+    assert_eq!(succeeded.state(), CommandState::Succeeded);
     new.welcome(2, SLOW_BEAT);
-    assert!(old.frame().await.is_none(), "the old stream is dropped now");
+    assert!(old.frame().await.is_none(), "the old stream is half-closed now");
+    assert_eq!(world.events.connected(node.name(), PATIENCE).await.unwrap(), 2);
+    let again = new.update().await;
+    assert_eq!(again.state(), CommandState::Succeeded, "what was not acked is said again");
+    ack(&mut new, again.r#ref, CommandState::Succeeded);
+    old.end(0, None);
     let end = world.events.ended(node.name(), PATIENCE).await.unwrap();
     assert!(end.kind == EndKind::Asked && !end.is_drop(), "{end:?}");
+    new.send(command(Uuid::new_v4(), 2));
+    assert_eq!(new.update().await.state(), CommandState::Accepted);
+}
+
+#[tokio::test]
+async fn a_drained_node_that_is_refused_elsewhere_keeps_its_session_and_comes_again_after_the_pushback() {
+    let mut world = world().await;
+    let node = Node::start(world.options);
+    let mut old = world.gateway.session().await;
+    old.hello().await;
+    old.welcome(1, SLOW_BEAT);
+    world.events.connected(node.name(), PATIENCE).await.unwrap();
+    old.send(Frame::Drain(Drain { reconnect_after_ms: 0 }));
+    let mut refused = world.gateway.session().await;
+    refused.hello().await;
+    let told = Instant::now();
+    refused.end(14, Some(Duration::from_millis(500)));
+    old.send(command(Uuid::new_v4(), 1));
+    assert_eq!(old.update().await.state(), CommandState::Accepted, "it still has its session");
+    let mut new = world.gateway.session().await;
+    assert!(told.elapsed() >= Duration::from_millis(500), "{:?}", told.elapsed());
+    new.hello().await;
+    // The old session is superseded before the new one is welcomed.
+    old.end(10, None);
+    new.welcome(2, SLOW_BEAT);
     assert_eq!(world.events.connected(node.name(), PATIENCE).await.unwrap(), 2);
 }
 

@@ -51,6 +51,8 @@ pub(super) enum Event {
     HelloLate,
     /// The node was silent for too long.
     Silence,
+    /// The gateway drains.
+    Drain,
     /// Someone else ends the session, with a reason.
     Close,
 }
@@ -129,6 +131,10 @@ impl Phase {
             (Self::Finishing | Self::Farewell, E::Order) => Drop,
             (_, E::Granted | E::Answer | E::Order) => Stray,
 
+            (Self::Opening | Self::Greeting | Self::GreetingLast, E::Drain) => End(Ending::AsGiven),
+            (Self::Live, E::Drain) => Stay,
+            (Self::Finishing | Self::Farewell, E::Drain) => Drop,
+
             (Self::Finishing, E::AllAnswered) => To(Self::Farewell),
             (Self::Farewell, E::AllTaken) => End(Ending::Finished),
             (Self::Live, E::Silence) => End(Ending::Silence),
@@ -165,7 +171,7 @@ mod tests {
         Phase::Farewell,
         Phase::Ended,
     ];
-    const EVENTS: [Event; 12] = [
+    const EVENTS: [Event; 13] = [
         Event::Hello,
         Event::Frame,
         Event::Goodbye,
@@ -177,6 +183,7 @@ mod tests {
         Event::AllTaken,
         Event::HelloLate,
         Event::Silence,
+        Event::Drain,
         Event::Close,
     ];
 

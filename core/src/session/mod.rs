@@ -3,7 +3,7 @@
 //! It owns what a session may do and in which order. It never sees a socket or the database; it
 //! answers with what the writer said is durable. `lifecycle` is its table, `durable` what is
 //! stored, `inventory` what is stored beside that, `validation` what a frame may hold, `inbox` what
-//! waits, `vitals` when the node was heard.
+//! waits, `vitals` when the node was heard, `draining` how it is sent away.
 //!
 //! A driver gives it inputs, then polls `poll_to_writer`, `poll_frame` and `poll_end`, in that order,
 //! each until `None`. What can't be posted at once is kept and posted first later; the driver goes on
@@ -18,6 +18,7 @@
 //!    of the session: once, and last.
 //! 6. What waits is bounded by `wants_read`; an idle session holds a few hundred bytes.
 
+mod draining;
 mod durable;
 mod inbox;
 mod inventory;

@@ -69,6 +69,7 @@ impl Writer {
             self.statuses.queue().next_deadline(),
             self.inventory.next_deadline(),
             self.presence.next_deadline(),
+            self.drain.next_deadline(),
             self.stop.next_deadline(),
             self.sweep_deadline(),
             routing.flatten(),
@@ -122,7 +123,7 @@ impl Writer {
                 proof: self.proof(epoch),
                 ttl: self.config.lease_ttl,
                 sessions: u32::try_from(self.directory.len()).unwrap_or(u32::MAX),
-                draining: self.stop.is_begun(),
+                draining: self.drain.is_begun() || self.stop.is_begun(),
             },
             LeaseWish::Release(epoch) => LeaseJob::Release { proof: self.proof(epoch) },
         };

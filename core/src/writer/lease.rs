@@ -140,6 +140,8 @@ pub(super) struct Lease {
     /// Start of the last good attempt.
     good_since: Moment,
     next_attempt: Moment,
+    /// What a renewal writes has changed since the last one left.
+    has_news: bool,
     backoff: Backoff,
 }
 
@@ -152,8 +154,14 @@ impl Lease {
             renew_every,
             good_since: now,
             next_attempt: now,
+            has_news: false,
             backoff: Backoff::new(ACQUIRE_FASTEST, ACQUIRE_SLOWEST),
         }
+    }
+
+    /// The next renewal has something to tell: it leaves as soon as none is in flight.
+    pub(super) fn handle_news(&mut self) {
+        self.has_news = true;
     }
 
     /// A routing transaction that counts found the lease gone.
@@ -219,6 +227,7 @@ impl Lease {
     /// What to ask of the store now; the job counts as in flight from here on.
     pub(super) fn poll_wish(&mut self, aim: LeaseAim, now: Moment) -> Option<LeaseWish> {
         let due = now >= self.next_attempt;
+        let has_news = self.has_news && self.backoff.is_ready(now);
         match (self.state, aim) {
             (LeaseState::Held | LeaseState::Parting, LeaseAim::Release) if self.backoff.is_ready(now) => {
                 self.step(LeaseEvent::ReleaseTaken);
@@ -228,7 +237,8 @@ impl Lease {
                 self.step(LeaseEvent::AttemptTaken);
                 Some(LeaseWish::Acquire)
             }
-            (LeaseState::Held, LeaseAim::Hold | LeaseAim::Keep) if due => {
+            (LeaseState::Held, LeaseAim::Hold | LeaseAim::Keep) if due || has_news => {
+                self.has_news = false;
                 self.step(LeaseEvent::AttemptTaken);
                 Some(LeaseWish::Renew(self.epoch))
             }
@@ -266,6 +276,9 @@ impl Lease {
             (LeaseState::Unheld, LeaseAim::Hold) => Some(self.next_attempt),
             (LeaseState::Held, LeaseAim::Release) => Some(self.backoff.ready_at().min(overdue)),
             (LeaseState::Parting, _) => Some(self.backoff.ready_at()),
+            (LeaseState::Held, _) if self.has_news => {
+                Some(self.backoff.ready_at().min(self.next_attempt).min(overdue))
+            }
             (LeaseState::Held, _) => Some(self.next_attempt.min(overdue)),
             (LeaseState::Renewing, _) => Some(overdue),
             _ => None,

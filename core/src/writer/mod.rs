@@ -19,6 +19,7 @@ mod batch;
 mod cancels;
 mod directory;
 mod dispatch;
+mod drain;
 mod events;
 mod hellos;
 mod inventory;
@@ -51,6 +52,7 @@ use self::batch::GroupQueue;
 use self::cancels::CancelFeed;
 use self::directory::{Directory, LiveSession};
 use self::dispatch::Dispatch;
+use self::drain::Drain;
 use self::events::EventsQueue;
 use self::hellos::{HelloClosed, Hellos};
 use self::lanes::{Ledger, Look};
@@ -99,6 +101,8 @@ pub enum Phase {
     Waiting,
     /// The lease is held.
     Serving,
+    /// It is held, nodes are told to leave and new sessions are refused; what is there is served.
+    Draining,
     /// Shards close their sessions; disconnects are written, then the lease is released.
     Stopping,
     /// All is written; the thread may end.
@@ -156,6 +160,7 @@ pub struct Writer {
     cancels: CancelFeed,
     sweeps: Sweeps,
     specs: Specs,
+    drain: Drain,
     stop: Stop,
     next_poll: Option<Moment>,
     to_shard: VecDeque<(ShardId, ToShard)>,
@@ -180,6 +185,7 @@ impl Writer {
             cancels: CancelFeed::new(),
             sweeps: Sweeps::new(&config),
             specs: Specs::new(&config),
+            drain: Drain::default(),
             stop: Stop::new(config.shards),
             next_poll: None,
             to_shard: VecDeque::new(),
@@ -255,14 +261,7 @@ impl Writer {
     /// The process must end in good order.
     pub fn handle_stop(&mut self, now: Moment) {
         self.observe_time(now);
-        if !self.stop.begin(now) {
-            return;
-        }
-        // Their sessions end as `Stopping`; what is granted all the same is written as disconnected.
-        self.released_bytes += self.hellos.forsake();
-        for shard in self.shards() {
-            self.to_shard.push_back((shard, ToShard::Stop));
-        }
+        self.begin_stop(now);
         self.advance_stop(now);
     }
 
@@ -290,6 +289,7 @@ impl Writer {
         match (&self.stop, self.lease.is_held()) {
             (stop, _) if stop.is_over() => Phase::Stopped,
             (stop, _) if stop.is_begun() => Phase::Stopping,
+            _ if self.drain.is_begun() => Phase::Draining,
             (_, true) => Phase::Serving,
             (_, false) => Phase::Waiting,
         }
@@ -383,7 +383,7 @@ impl Writer {
     fn follow_lease(&mut self, change: LeaseChange) {
         match change {
             LeaseChange::Nothing => {}
-            LeaseChange::Serve if self.stop.is_begun() => {}
+            LeaseChange::Serve if self.stop.is_begun() || self.drain.is_begun() => {}
             LeaseChange::Serve => {
                 for shard in self.shards() {
                     self.to_shard.push_back((shard, ToShard::Serving(true)));

@@ -357,7 +357,9 @@ impl World {
                     keys.into_iter().for_each(|key| self.close(key));
                 }
                 ToShard::Session { key, news } => self.hear(key, news),
-                ToShard::Stop => unreachable!("nobody stops this world"),
+                ToShard::Drain(_) | ToShard::Cut(_) | ToShard::Stop => {
+                    unreachable!("nobody stops this world")
+                }
             }
         }
         self.released += self.writer.poll_released_bytes();

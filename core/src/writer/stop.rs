@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::Writer;
 use super::lease::LeaseAim;
 use crate::ids::ShardId;
+use crate::seam::ToShard;
 use crate::time::Moment;
 
 const SHARDS_TAKE_AT_MOST: Duration = Duration::from_secs(10);
@@ -86,8 +87,21 @@ impl Stop {
 }
 
 impl Writer {
+    pub(super) fn begin_stop(&mut self, now: Moment) {
+        if !self.stop.begin(now) {
+            return;
+        }
+        self.end_drain();
+        // Their sessions end as `Stopping`; what is granted all the same is written as disconnected.
+        self.released_bytes += self.hellos.forsake();
+        for shard in self.shards() {
+            self.to_shard.push_back((shard, ToShard::Stop));
+        }
+    }
+
     /// To be called after each input: a stop that waits for something may have it now.
     pub(super) fn advance_stop(&mut self, now: Moment) {
+        self.advance_drain(now);
         if self.stop.is_begun() {
             self.presence.handle_due();
             let flushed = self.updates.is_idle()
@@ -105,6 +119,7 @@ impl Writer {
 
     pub(super) fn lease_aim(&self) -> LeaseAim {
         match self.stop.state {
+            StopState::NotBegun if self.drain.is_begun() => LeaseAim::Keep,
             StopState::NotBegun => LeaseAim::Hold,
             StopState::Shards { .. } | StopState::Flush { .. } => LeaseAim::Keep,
             StopState::Release { .. } | StopState::Over => LeaseAim::Release,

@@ -5,6 +5,7 @@
 //! unknown outcomes, refused entries and the stop are told here; orders that nobody thought of are in
 //! `sequences`, SQL is in `db-writer/tests/`.
 
+mod drain;
 mod events;
 mod hellos;
 mod inventory;
@@ -160,6 +161,8 @@ fn describe((shard, message): (ShardId, ToShard)) -> String {
     match message {
         ToShard::Serving(serving) => format!("shard {shard}: serving {serving}"),
         ToShard::CloseAll(reason) => format!("shard {shard}: close all, {}", reason.label()),
+        ToShard::Drain(order) => format!("shard {shard}: drain within {:?}", order.within),
+        ToShard::Cut(_) => format!("shard {shard}: cut"),
         ToShard::Stop => format!("shard {shard}: stop"),
         ToShard::Session { key, news } => {
             assert_eq!(key.shard, shard);

@@ -144,6 +144,13 @@ fn check_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
         );
         problems.push(lines.problem("lease.renew_every", sentence));
     }
+    for (key, span) in
+        [("gateway.drain", config.gateway.drain), ("gateway.drain_grace", config.gateway.drain_grace)]
+    {
+        if span.0 > Duration::from_secs(600) {
+            problems.push(lines.problem(key, format!("{span} is too long to wait: write at most \"10m\"")));
+        }
+    }
     let poll = config.dispatch.poll_every;
     if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&poll.0) {
         problems

@@ -18,6 +18,7 @@ mod units;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gateway_core::drain::DrainPlan;
 use gateway_core::limits::Limits;
 use toml::de::{DeTable, DeValue};
 
@@ -109,6 +110,12 @@ impl Config {
             batch_entries: self.group_commit.batch_entries,
             batch_bytes: self.group_commit.batch_bytes.0,
         }
+    }
+
+    /// How SIGTERM drains; `None` where it stops at once.
+    pub fn drain_plan(&self) -> Option<DrainPlan> {
+        let (within, grace) = (self.gateway.drain.0, self.gateway.drain_grace.0);
+        (!within.is_zero()).then_some(DrainPlan { within, grace })
     }
 
     /// `limits`, shared.

@@ -66,8 +66,20 @@ pub struct GatewaySection {
     pub state_dir: PathBuf,
     #[serde(default)]
     pub internal_url: Option<String>,
+    #[serde(default = "default_drain")]
+    pub drain: Span,
+    #[serde(default = "default_drain_grace")]
+    pub drain_grace: Span,
     #[serde(default = "default_stop_timeout")]
     pub stop_timeout: Span,
+}
+
+fn default_drain() -> Span {
+    Span::seconds(60)
+}
+
+fn default_drain_grace() -> Span {
+    Span::seconds(10)
 }
 
 fn default_state_dir() -> PathBuf {
@@ -85,6 +97,8 @@ impl Default for GatewaySection {
             region: String::new(),
             state_dir: default_state_dir(),
             internal_url: None,
+            drain: default_drain(),
+            drain_grace: default_drain_grace(),
             stop_timeout: default_stop_timeout(),
         }
     }

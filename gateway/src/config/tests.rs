@@ -251,3 +251,25 @@ fn a_missing_file_is_named() {
     let error = Config::load(Path::new("/nowhere/gateway.toml")).expect_err("there is none");
     assert!(error.to_string().starts_with("/nowhere/gateway.toml: can't be read"), "{error}");
 }
+
+#[test]
+fn the_unit_gives_a_drain_and_a_stop_the_time_that_they_may_take() {
+    let unit = include_str!("../../../configs/gateway.service");
+    let limit = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec="));
+    let limit: u64 =
+        limit.and_then(|limit| limit.strip_suffix('s')).and_then(|limit| limit.parse().ok()).unwrap();
+    let gateway = Config::default().gateway;
+    let longest = gateway.drain.0 + gateway.drain_grace.0 + gateway.stop_timeout.0;
+    assert!(
+        std::time::Duration::from_secs(limit) > longest,
+        "TimeoutStopSec is {limit} s, a stop may take {longest:?}"
+    );
+}
+
+#[test]
+fn a_drain_of_nothing_is_none_and_one_for_ever_is_refused() {
+    let (config, _) = Config::parse(&format!("{MINIMAL}drain = \"0s\"\n")).unwrap();
+    assert_eq!(config.drain_plan(), None);
+    assert!(Config::default().drain_plan().is_some());
+    assert!(problem_of(&format!("{MINIMAL}drain = \"11m\"\n")).contains("gateway.drain"));
+}

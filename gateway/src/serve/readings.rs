@@ -277,7 +277,7 @@ impl Status for Readings {
 
     fn families(&self) -> Vec<Family> {
         let current = self.phase();
-        let phases = [Phase::Waiting, Phase::Serving, Phase::Stopping, Phase::Stopped];
+        let phases = [Phase::Waiting, Phase::Serving, Phase::Draining, Phase::Stopping, Phase::Stopped];
         let phases = phases.map(|phase| {
             (vec![Label::Word("phase", phase_label(phase))], number(u64::from(phase == current)))
         });

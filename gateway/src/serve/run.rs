@@ -1,14 +1,16 @@
 //! The life of the binary: start, say that it is ready, obey signals, end with the right code.
 //!
 //! 1. `Ok` is a clean stop that was asked for; everything else is an error with a sentence.
-//! 2. A clean stop ends within `gateway.stop_timeout`, or the process ends without it.
+//! 2. A clean stop ends within `gateway.stop_timeout`, or the process ends without it. A drain before it
+//!    takes at most `drain` and `drain_grace` more.
+//! 3. A gateway that drains is watched as one that serves.
 
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
 use gateway_core::writer::Phase;
 use sd_notify::NotifyState;
-use signal_hook::consts::SIGHUP;
+use signal_hook::consts::{SIGHUP, SIGTERM};
 
 use super::start::{Gateway, RunningGateway};
 use super::supervision::{End, Event};
@@ -22,7 +24,8 @@ const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Serves until a signal or a fault ends it. A process alone may call it: it takes the signals.
 pub fn run(config: &Config) -> Result<(), GatewayError> {
     let mut gateway = Gateway::start(config)?;
-    signals::listen(gateway.sender())?;
+    let drain = config.drain_plan();
+    let stop_mark = signals::listen(gateway.sender(), drain.is_some())?;
     let (feeding, ended) = crossbeam_channel::bounded(0);
     let mut feeding = Some(feeding);
     let bells = gateway.bells();
@@ -40,6 +43,11 @@ pub fn run(config: &Config) -> Result<(), GatewayError> {
         if matches!(event, Event::Phase(Phase::Stopping | Phase::Stopped) | Event::Ended { .. }) {
             drop(feeding.take());
         }
+        // The drain is over: every node has left, or had long enough.
+        if matches!(event, Event::Phase(Phase::Stopping)) && !gateway.is_stopping() {
+            stop_mark.set();
+            deadline = Instant::now() + config.gateway.stop_timeout.0;
+        }
         match &event {
             Event::Phase(phase) => tell_phase(*phase, &gateway, &mut is_ready),
             Event::Signal(SIGHUP) => {
@@ -47,12 +55,22 @@ pub fn run(config: &Config) -> Result<(), GatewayError> {
                     "SIGHUP: nothing can be reloaded yet; restart the gateway to change its configuration"
                 );
             }
+            Event::Signal(SIGTERM)
+                if !gateway.is_leaving()
+                    && let Some(plan) = drain =>
+            {
+                tracing::info!("asked to drain and stop; a second signal stops at once");
+                watchdog::notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
+                gateway.drain(plan);
+                deadline = Instant::now() + plan.within + plan.grace + config.gateway.stop_timeout.0;
+            }
             Event::Signal(signal) => {
                 if !gateway.is_stopping() {
-                    tracing::info!(signal, "asked to stop; a second signal ends the process at once");
+                    tracing::info!(signal, "asked to stop; another signal ends the process at once");
                     watchdog::notify(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
                     drop(feeding.take());
                     gateway.stop();
+                    stop_mark.set();
                     deadline = Instant::now() + config.gateway.stop_timeout.0;
                 }
             }
@@ -84,6 +102,7 @@ fn tell_phase(phase: Phase, gateway: &RunningGateway, is_ready: &mut bool) {
             }
         }
         Phase::Waiting => watchdog::notify(&[NotifyState::Status("fenced; waiting for the lease")]),
+        Phase::Draining => watchdog::notify(&[NotifyState::Status("draining")]),
         Phase::Stopping => watchdog::notify(&[NotifyState::Status("stopping")]),
         Phase::Stopped => {}
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use gateway_control::{ControlConfig, ControlStopper};
 use gateway_core::admission::Admission;
+use gateway_core::drain::DrainPlan;
 use gateway_core::ids::{GatewayId, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::mail::{Inbox, Post, mailbox};
@@ -63,6 +64,12 @@ impl Stopper {
     /// Streams end `UNAVAILABLE`, disconnects are written, the lease is released, all threads end.
     pub fn stop(&self) {
         self.0.stop();
+    }
+
+    /// Nodes are told to move to another gateway, each at a moment of its own, and new sessions are refused;
+    /// then the same as `stop`, when all have left or have had long enough.
+    pub fn drain(&self, plan: DrainPlan) {
+        self.0.drain(plan);
     }
 }
 
@@ -420,6 +427,12 @@ impl RunningGateway {
         self.stopper.stop();
     }
 
+    /// Asks it to send its nodes away, and to stop then; `join` waits for the end.
+    pub fn drain(&mut self, plan: DrainPlan) {
+        self.supervision.handle_drain_asked();
+        self.stopper.drain(plan);
+    }
+
     /// Waits for the end. An error where a thread has failed, or has ended without a stop.
     pub fn join(mut self) -> Result<(), GatewayError> {
         loop {
@@ -442,6 +455,10 @@ impl RunningGateway {
         std::mem::take(&mut self.bells)
     }
 
+    pub(super) const fn is_leaving(&self) -> bool {
+        self.supervision.is_leaving()
+    }
+
     pub(super) const fn is_stopping(&self) -> bool {
         self.supervision.is_stopping()
     }
@@ -450,6 +467,7 @@ impl RunningGateway {
     pub(super) fn take(&mut self, event: Event) -> Result<bool, GatewayError> {
         match event {
             // Whoever holds a `Stopper` may have asked.
+            Event::Phase(Phase::Draining) => self.supervision.handle_drain_asked(),
             Event::Phase(Phase::Stopping) => self.supervision.handle_stop_asked(),
             Event::Phase(_) | Event::Signal(_) => {}
             Event::Ended { thread, end } => {

@@ -70,6 +70,7 @@ pub(super) fn watch(
 #[derive(Debug, Default)]
 pub(super) struct Supervision {
     running: BTreeSet<String>,
+    drain_asked: bool,
     stop_asked: bool,
     fault: Option<String>,
 }
@@ -91,6 +92,12 @@ impl Supervision {
         self.running.insert(thread);
     }
 
+    /// What ends well from now on may have been asked to, by the stop that follows the drain: its phase is
+    /// told by another thread, and may come later.
+    pub(super) fn handle_drain_asked(&mut self) {
+        self.drain_asked = true;
+    }
+
     /// What ends from now on was asked to.
     pub(super) fn handle_stop_asked(&mut self) {
         self.stop_asked = true;
@@ -99,6 +106,7 @@ impl Supervision {
     /// A thread has ended.
     pub(super) fn handle_ended(&mut self, thread: &str, end: End) -> Meaning {
         self.running.remove(thread);
+        self.stop_asked |= self.drain_asked && end == End::Done;
         match end {
             // The cause is on its way: the fault must name it, and not what follows from it.
             End::Orphaned if self.running.contains(WRITER_THREAD) => return Meaning::GoOn,
@@ -122,6 +130,11 @@ impl Supervision {
                 Meaning::GoOn
             }
         }
+    }
+
+    /// Whether a drain or a stop was asked for.
+    pub(super) const fn is_leaving(&self) -> bool {
+        self.drain_asked || self.stop_asked
     }
 
     /// Whether a stop was asked for.
@@ -164,6 +177,21 @@ mod tests {
             fault,
             Meaning::Fault("the thread db-writer has failed: run `gateway migrate`".to_owned())
         );
+    }
+
+    #[test]
+    fn a_thread_that_fails_during_a_drain_is_a_fault_and_one_that_ends_well_is_not() {
+        let mut supervision = started();
+        supervision.handle_drain_asked();
+        assert!(supervision.is_leaving() && !supervision.is_stopping());
+        let fault = supervision.handle_ended("shard-0", End::Failed("it panicked".to_owned()));
+        assert_eq!(fault, Meaning::Fault("the thread shard-0 has failed: it panicked".to_owned()));
+
+        let mut supervision = started();
+        supervision.handle_drain_asked();
+        assert_eq!(supervision.handle_ended("shard-0", End::Done), Meaning::GoOn);
+        assert!(supervision.is_stopping(), "that was the stop");
+        assert_eq!(supervision.handle_ended("db-writer", End::Done), Meaning::AllEnded);
     }
 
     #[test]

@@ -91,6 +91,8 @@ pub struct Seen {
     cursors: HashMap<(Arc<str>, String), u64>,
     /// Acked heartbeats: node, when, round trip.
     pub beats: Vec<(Arc<str>, u64, Duration)>,
+    /// Nodes that were told to leave, and after how long.
+    pub drains: Vec<(Arc<str>, Duration)>,
     epochs: HashMap<Arc<str>, u64>,
     last: VecDeque<String>,
 }
@@ -186,7 +188,7 @@ impl Seen {
             NodeEvent::HeartbeatAcked { round_trip, .. } => {
                 self.beats.push((node, monotonic_ns(), round_trip));
             }
-            NodeEvent::DrainAsked { .. } => {}
+            NodeEvent::DrainAsked { reconnect_after } => self.drains.push((node, reconnect_after)),
             NodeEvent::Ended { end, at_ns, .. } => self.ended.push(Ended { node, end, at_ns }),
         }
     }

@@ -113,6 +113,11 @@ impl Client {
         Call { send, body, headers: Response::from_parts(head, ()), deframer: Deframer::new(4 << 20) }
     }
 
+    /// Whether the gateway has said that it takes no new stream on this connection.
+    pub async fn is_renounced(&self) -> bool {
+        soon(self.requests.clone().ready()).await.is_err()
+    }
+
     /// A session that was welcomed.
     pub async fn session(&mut self) -> (Call, v1::Welcome) {
         let mut call = self.call(path::SESSION).await;

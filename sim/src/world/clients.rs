@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use gateway_core::drain::DrainPlan;
 use gateway_core::frame::LaneCapacity;
 use gateway_core::ids::{CommandId, Credits, LaneName, NodeId, SpecName};
 use gateway_core::time::Moment;
@@ -99,6 +100,10 @@ impl World {
             }
             Event::Crash { process } => self.crash(process),
             Event::Start { process } => self.start(process),
+            Event::Stop { process } if self.chance.percent(50) => {
+                let plan = DrainPlan { within: Duration::from_secs(1), grace: Duration::from_millis(500) };
+                self.with_writer(process, |writer, now| writer.handle_drain(plan, now));
+            }
             Event::Stop { process } => self.with_writer(process, Writer::handle_stop),
             Event::DatabaseAway { process, millis } => {
                 self.processes[process].database_away_until = self.now + Duration::from_millis(millis);

@@ -81,6 +81,13 @@ impl World {
             self.read.insert((command.id, command.attempt));
             self.check_order(node, command.id, command.attempt, &command.lane, command.seq);
         }
+        // Some do not leave, and are cut.
+        if let GatewayFrame::Drain { reconnect_after_ms } = frame
+            && self.chance.percent(80)
+        {
+            let leave = Event::Drop { node, seen_by_gateway: true };
+            self.at(Duration::from_millis(reconnect_after_ms.into()), leave);
+        }
         self.story.specs_read += u64::from(matches!(frame, GatewayFrame::Spec(_)));
         self.nodes[node].handle_frame(frame, &mut self.chance, self.now);
         self.check_acks(node);
@@ -210,6 +217,17 @@ impl World {
                 for key in of_shard(&self.processes[process]) {
                     let reason = reason.clone();
                     self.with_session(process, key, |session, now| session.handle_close(reason, now));
+                }
+            }
+            ToShard::Drain(order) => {
+                self.processes[process].serving[usize::from(shard.0)] = false;
+                for key in of_shard(&self.processes[process]) {
+                    self.with_session(process, key, |session, now| session.handle_drain(&order, now));
+                }
+            }
+            ToShard::Cut(order) => {
+                for key in of_shard(&self.processes[process]) {
+                    self.with_session(process, key, |session, now| session.handle_cut(&order, now));
                 }
             }
             ToShard::Stop => {

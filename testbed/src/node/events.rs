@@ -47,10 +47,14 @@ impl EventJournal {
         self.last_seq
     }
 
-    /// A session begins; nothing is sent before its `Welcome`. Gives what `Hello` says of the journal.
-    pub(super) fn start_session(&mut self) -> Hello {
+    /// A session begins; nothing is sent before its `Welcome`.
+    pub(super) fn start_session(&mut self) {
         self.in_flight = None;
         self.per_batch = 0;
+    }
+
+    /// What `Hello` says of the journal.
+    pub(super) fn hello(&self) -> Hello {
         Hello { journal_id: self.id.clone(), journal_last_seq: self.last_seq, ..Hello::default() }
     }
 
@@ -126,7 +130,8 @@ mod tests {
         journal.handle_welcome(&welcome(0, 3));
         assert_eq!(seqs(journal.next_batch()), [1, 2, 3]);
         assert_eq!(seqs(journal.next_batch()), [0; 0], "one on its way");
-        let hello = journal.start_session();
+        journal.start_session();
+        let hello = journal.hello();
         assert_eq!((hello.journal_id.as_str(), hello.journal_last_seq), ("j", 5));
         journal.handle_welcome(&welcome(2, 3));
         assert_eq!(seqs(journal.next_batch()), [3, 4, 5], "two were stored, their ack was lost");

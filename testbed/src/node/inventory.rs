@@ -45,13 +45,12 @@ impl Inventory {
         self.sections.insert(section, body);
     }
 
-    /// A session begins. Gives what `Hello` lists.
-    pub(super) fn start_session(&mut self) -> Vec<SectionHash> {
+    /// A session begins.
+    pub(super) fn start_session(&mut self) {
         self.welcomed = false;
         self.on_their_way.clear();
         // Whatever of it is not stored, `Welcome` wants.
         self.to_send.clear();
-        self.list()
     }
 
     /// `Welcome` came, with what is wanted.
@@ -85,7 +84,7 @@ impl Inventory {
         }
     }
 
-    /// The hashes of all sections.
+    /// The hashes of all sections, as `Hello` and heartbeats list them.
     pub(super) fn list(&self) -> Vec<SectionHash> {
         let entry = |(section, body): (&String, &Bytes)| SectionHash {
             section: section.clone(),
@@ -118,7 +117,8 @@ mod tests {
     #[test]
     fn what_is_wanted_is_sent_once_until_it_is_answered() {
         let mut inventory = Inventory::new([("cpu".to_owned(), Bytes::from_static(b"1"))]);
-        assert_eq!(inventory.start_session()[0].hash, hash_of(b"1"));
+        inventory.start_session();
+        assert_eq!(inventory.list()[0].hash, hash_of(b"1"));
         inventory.set("disk".to_owned(), Bytes::new(), true);
         assert_eq!(sent(&mut inventory), [], "not before Welcome");
         inventory.handle_welcome(&["cpu".to_owned(), "what it never had".to_owned()]);

@@ -96,15 +96,19 @@ impl Memory {
         }
     }
 
-    /// What `Hello` lists. Answers to older sessions' frames won't come any more.
-    pub fn start_session(&mut self) -> Vec<KnownCommand> {
-        self.awaiting.clear();
+    /// What `Hello` lists.
+    pub fn listed(&self) -> Vec<KnownCommand> {
         let known = self.known.iter().map(|(id, known)| KnownCommand {
             command_id: id_bytes(*id),
             attempt: known.attempt,
             state: known.state.into(),
         });
         known.collect()
+    }
+
+    /// Answers to older sessions' frames won't come any more.
+    pub fn start_session(&mut self) {
+        self.awaiting.clear();
     }
 
     /// A command arrived. `server_now_ms` is the server's clock as the node estimates it.
@@ -313,7 +317,8 @@ mod tests {
         assert!(memory.unreported().is_empty(), "it is on its way");
         memory.advance(id, 1, CommandState::Succeeded, Bytes::new(), "");
         assert_eq!(memory.unreported(), [id]);
-        let listed = memory.start_session();
+        memory.start_session();
+        let listed = memory.listed();
         assert_eq!((listed.len(), listed[0].state()), (1, CommandState::Succeeded));
         assert_eq!(memory.unreported(), [id]);
         assert_eq!(memory.handle_ack(accepted.r#ref), None, "an answer of an older session");

@@ -4,7 +4,7 @@
 //! until it was acked, and dials again by the rules. It keeps what a daemon keeps over sessions;
 //! what it did goes to an append-only log. Thousands of them live in one process: one task each.
 //!
-//! 1. One session at a time, but for a moment while a drained one is replaced.
+//! 1. One session at a time, but for the moment in which a drained one is replaced; see `Behaviour::drains`.
 //! 2. Executions go on while there is no session.
 //! 3. A dropped `Node` cuts its connection, as a dead machine does.
 
@@ -70,6 +70,8 @@ pub struct Behaviour {
     pub sends_changes: bool,
     /// Whether it reads its stream.
     pub reads: bool,
+    /// Whether it leaves when it is told to.
+    pub drains: bool,
     /// The result of each command; `None`: the command's payload.
     pub result: Option<Bytes>,
     /// Why it can't apply a spec; `None`: it applies them all.
@@ -86,6 +88,7 @@ impl Default for Behaviour {
             lists_inventory: false,
             sends_changes: true,
             reads: true,
+            drains: true,
             result: None,
             spec_error: None,
         }
@@ -98,6 +101,8 @@ pub struct NodeOptions {
     /// The node id of its certificate.
     pub name: String,
     pub target: Target,
+    /// Where it dials in turn with `target`, after each end of a session and each `Drain`.
+    pub elsewhere: Vec<Target>,
     /// Name and capacity.
     pub lanes: Vec<(String, u32)>,
     pub behaviour: Behaviour,
@@ -129,6 +134,7 @@ impl NodeOptions {
         Self {
             name: name.to_owned(),
             target,
+            elsewhere: Vec::new(),
             lanes: vec![("default".to_owned(), 16)],
             behaviour: Behaviour::default(),
             boot_id: Uuid::new_v4().to_string(),

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::call::Call;
 use super::end::End;
+use super::task::moving::Successor;
 use crate::clock::unix_ms;
 
 /// A call that is being opened.
@@ -38,7 +39,7 @@ pub(super) struct Session {
     /// The server's clock minus ours.
     pub(super) server_offset_ms: i64,
     /// The session that will replace this one after a `Drain`.
-    pub(super) successor: Option<Dial>,
+    pub(super) successor: Successor,
     pub(super) said_goodbye: bool,
     opened: Instant,
     interval: Duration,
@@ -55,7 +56,7 @@ impl Session {
             call,
             epoch: None,
             server_offset_ms: 0,
-            successor: None,
+            successor: Successor::None,
             said_goodbye: false,
             opened: now,
             interval: Duration::from_secs(10),

@@ -25,8 +25,8 @@ impl NodeSpecs {
         Self { applied: BTreeMap::new(), owed: VecDeque::new(), next_ref: REF_BIT }
     }
 
-    /// A session begins; what `Hello` lists.
-    pub(super) fn start_session(&self) -> Vec<SpecGeneration> {
+    /// What `Hello` lists.
+    pub(super) fn listed(&self) -> Vec<SpecGeneration> {
         let listed = |(name, generation): (&String, &u64)| SpecGeneration {
             name: name.clone(),
             generation: *generation,
@@ -93,7 +93,7 @@ mod tests {
         );
         let failed = specs.handle_spec(&spec("b", 1), Some("no disk")).expect("an answer");
         assert_eq!((failed.ok, failed.error.as_str()), (false, "no disk"));
-        assert_eq!(specs.start_session(), [SpecGeneration { name: "a".into(), generation: 2 }]);
+        assert_eq!(specs.listed(), [SpecGeneration { name: "a".into(), generation: 2 }]);
         assert_eq!(specs.unacked(), [first.clone(), failed]);
         assert_eq!(specs.handle_answered(first.r#ref), Some(first));
         assert_eq!(specs.unacked().len(), 1);

@@ -4,6 +4,7 @@
 //! 2. What was received is logged before it is answered.
 
 mod answers;
+pub(super) mod moving;
 mod specs;
 
 use std::cmp::Reverse;
@@ -14,11 +15,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use gateway_proto::path;
 use gateway_proto::v1::{
-    self, CommandState, Credit, GatewayFrame, Goodbye, Hello, Lane, gateway_frame, node_frame::Frame,
+    self, CommandState, Credit, GatewayFrame, Goodbye, Lane, gateway_frame, node_frame::Frame,
 };
-use http::HeaderMap;
 use prost::Message;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -39,6 +38,7 @@ use super::specs::NodeSpecs;
 use super::statuses::Statuses;
 use super::{Control, Execution, NodeOptions};
 use crate::clock::monotonic_ns;
+use moving::{Parting, Successor};
 
 const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -53,6 +53,10 @@ enum Turn {
     Order(Option<Control>),
     Dialed(Result<Box<Call>, End>),
     Arrived(Arrival),
+    /// For the session that will replace a drained one.
+    Successor(Arrival),
+    /// For the one that was replaced.
+    Parted(Arrival),
     Time,
 }
 
@@ -75,6 +79,9 @@ pub(super) struct NodeTask {
     redialer: Redialer,
     random: SmallRng,
     phase: Phase,
+    parting: Option<Parting>,
+    /// Counts turns through the targets.
+    dials: usize,
     due: BinaryHeap<Reverse<(Instant, Uuid, u32)>>,
     running: Vec<Running>,
     sleep: Pin<Box<Sleep>>,
@@ -101,6 +108,8 @@ impl NodeTask {
             redialer: Redialer::new(options.redial),
             random: SmallRng::seed_from_u64(options.seed),
             phase: Phase::Waiting(now),
+            parting: None,
+            dials: 0,
             due: BinaryHeap::new(),
             running: Vec::new(),
             sleep: Box::pin(tokio::time::sleep_until(now)),
@@ -118,6 +127,8 @@ impl NodeTask {
                 Turn::Dialed(Err(end)) => self.handle_dial_failed(end),
                 Turn::Arrived(Arrival::Message(message)) => self.handle_message(message),
                 Turn::Arrived(Arrival::Ended(end)) => self.handle_end(end),
+                Turn::Successor(arrival) => self.handle_successor(arrival),
+                Turn::Parted(arrival) => self.handle_parted(arrival),
                 Turn::Time => self.handle_time(),
             }
         }
@@ -128,6 +139,11 @@ impl NodeTask {
         if let Poll::Ready(order) = self.orders.poll_recv(cx) {
             return Poll::Ready(Turn::Order(order));
         }
+        if let Some(parting) = &mut self.parting
+            && let Poll::Ready(arrival) = parting.call.poll(cx, true)
+        {
+            return Poll::Ready(Turn::Parted(arrival));
+        }
         match &mut self.phase {
             Phase::Dialing(dial, _) => {
                 if let Poll::Ready(dialed) = dial.as_mut().poll(cx) {
@@ -135,10 +151,18 @@ impl NodeTask {
                 }
             }
             Phase::Live(session) => {
-                if let Some(successor) = &mut session.successor
-                    && let Poll::Ready(dialed) = successor.as_mut().poll(cx)
-                {
-                    return Poll::Ready(Turn::Dialed(dialed));
+                match &mut session.successor {
+                    Successor::None => {}
+                    Successor::Dialing(dial) => {
+                        if let Poll::Ready(dialed) = dial.as_mut().poll(cx) {
+                            return Poll::Ready(Turn::Dialed(dialed));
+                        }
+                    }
+                    Successor::Greeting(next) => {
+                        if let Poll::Ready(arrival) = next.call.poll(cx, true) {
+                            return Poll::Ready(Turn::Successor(arrival));
+                        }
+                    }
                 }
                 if let Poll::Ready(arrival) = session.call.poll(cx, self.options.behaviour.reads) {
                     return Poll::Ready(Turn::Arrived(arrival));
@@ -156,7 +180,10 @@ impl NodeTask {
             Phase::Stopped => None,
         };
         let of_executions = self.due.peek().map(|Reverse((at, _, _))| *at);
-        let Some(deadline) = of_phase.into_iter().chain(of_executions).min() else { return Poll::Pending };
+        let of_moving = self.moving_deadline();
+        let Some(deadline) = of_phase.into_iter().chain(of_executions).chain(of_moving).min() else {
+            return Poll::Pending;
+        };
         if self.sleep.deadline() != deadline {
             self.sleep.as_mut().reset(deadline);
         }
@@ -172,6 +199,7 @@ impl NodeTask {
             self.due.pop();
             self.finish(id, attempt);
         }
+        self.handle_moving_time(now);
         match &mut self.phase {
             Phase::Waiting(until) if *until <= now => {
                 let dial = self.dial();
@@ -198,50 +226,15 @@ impl NodeTask {
             Due::GatewaySilent => {
                 self.handle_end(End::of(EndKind::GatewaySilent, "three heartbeats were not acked"));
             }
-            Due::Redial => {
-                let dial = self.dial();
-                if let Phase::Live(session) = &mut self.phase {
-                    session.successor = Some(dial);
-                }
-            }
-        }
-    }
-
-    fn dial(&self) -> Dial {
-        let target = self.options.target.clone();
-        Box::pin(async move { target.call(path::SESSION, HeaderMap::new()).await.map(Box::new) })
-    }
-
-    fn handle_dialed(&mut self, call: Box<Call>) {
-        if matches!(self.phase, Phase::Live(_)) {
-            self.tell_end(End::of(EndKind::Asked, "replaced after a drain"), Some(Duration::ZERO));
-        }
-        let mut session = Session::new(call, Instant::now());
-        session.send(Frame::Hello(Hello {
-            protocol: 1,
-            boot_id: self.options.boot_id.clone(),
-            machine: self.options.machine.clone(),
-            software_version: env!("CARGO_PKG_VERSION").to_owned(),
-            role: self.options.role.clone(),
-            lanes: self.memory.lanes().to_vec(),
-            known_commands: self.memory.start_session(),
-            specs: self.specs.start_session(),
-            inventory: self.inventory.start_session(),
-            ..self.journal.start_session()
-        }));
-        self.phase = Phase::Live(Box::new(session));
-    }
-
-    fn handle_dial_failed(&mut self, end: End) {
-        match &mut self.phase {
-            // The drained session still stands; it will end by itself, and then the rules apply.
-            Phase::Live(session) => session.successor = None,
-            _ => self.handle_end(end),
+            Due::Redial => self.dial_successor(),
         }
     }
 
     // Whoever ended it, the session is over.
     fn handle_end(&mut self, mut end: End) {
+        if self.succeed(&end) {
+            return;
+        }
         let (welcomed, said_goodbye) = match &self.phase {
             Phase::Live(session) => (session.epoch.is_some(), session.said_goodbye),
             _ => (false, false),
@@ -255,6 +248,7 @@ impl NodeTask {
             self.phase = Phase::Stopped;
             return;
         }
+        self.dials += 1;
         match self.redialer.handle_end(&end, self.random.next_u64()) {
             Redial::After(delay) => {
                 self.tell_end(end, Some(delay));
@@ -359,7 +353,9 @@ impl NodeTask {
             }
             Some(gateway_frame::Frame::Drain(drain)) => {
                 let after = Duration::from_millis(drain.reconnect_after_ms.into());
-                if let Phase::Live(session) = &mut self.phase {
+                if let Phase::Live(session) = &mut self.phase
+                    && self.options.behaviour.drains
+                {
                     session.drain(after, Instant::now());
                 }
                 self.tell(NodeEvent::DrainAsked { reconnect_after: after });

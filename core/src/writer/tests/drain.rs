@@ -1,0 +1,145 @@
+//! Stories of the drain: what shards are told and when, and how the stop follows.
+//!
+//! Delays are `crate::drain`'s to test, what a session does with one the session's.
+
+use super::*;
+use crate::drain::DrainPlan;
+
+const PLAN: DrainPlan = DrainPlan { within: Duration::from_secs(60), grace: Duration::from_secs(10) };
+
+impl Desk {
+    fn drain(&mut self) {
+        self.writer.handle_drain(PLAN, self.now);
+    }
+
+    fn renewals(&mut self) -> Vec<(u32, bool)> {
+        let mut renewals = Vec::new();
+        while let Some(job) = self.job() {
+            match job {
+                Job::Lease(LeaseJob::Renew { sessions, draining, .. }) => {
+                    renewals.push((sessions, draining));
+                    self.outcome(held(1));
+                }
+                Job::Presence { entries, .. } => {
+                    self.outcome(Outcome::Presence(Ok(vec![PresenceOutcome::Written; entries.len()])));
+                }
+                Job::Dispatch { .. } => self.outcome(Outcome::Dispatch(Ok(Routed::Committed(Vec::new())))),
+                Job::Cancels { .. } => self.outcome(Outcome::Cancels(Ok(Vec::new()))),
+                other => panic!("{other:?}"),
+            }
+        }
+        renewals
+    }
+}
+
+#[test]
+fn a_drain_says_so_at_once_serves_who_is_there_and_stops_when_the_last_has_left() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 1)]);
+    desk.enter("b", 2, 1, &[("main", 1)]);
+    assert_eq!(desk.renewals(), [], "the lease is fresh");
+    desk.drain();
+    assert_eq!(desk.news(), ["shard 0: drain within 60s", "shard 1: drain within 60s"]);
+    assert_eq!(desk.writer.phase(), Phase::Draining);
+    assert_eq!(desk.renewals(), [(2, true)], "told before the next renewal is due");
+    assert_eq!(desk.renewals(), [], "and once");
+
+    desk.poke("a");
+    assert_eq!(free(&desk.pass()), [1], "commands go on");
+    desk.outcome(claims("a", 1, [7]));
+    assert_eq!(desk.news(), ["1: commands 7"]);
+    desk.post(update("a", 1, 7, CommandState::Succeeded));
+    assert!(matches!(desk.job(), Some(Job::Updates { .. })));
+    desk.outcome(stored(&[CommandState::Succeeded]));
+    assert_eq!(desk.news(), ["1: stored succeeded"]);
+
+    desk.at(5_000);
+    assert_eq!(desk.renewals(), [(2, true)], "the lease is kept");
+    desk.post(closed("a", 1));
+    assert_eq!(desk.writer.phase(), Phase::Draining);
+    desk.post(closed("b", 2));
+    assert_eq!(desk.writer.phase(), Phase::Stopping, "the last has left");
+    // Nobody is left to be cut, but for streams that the writer does not know.
+    assert_eq!(desk.news(), ["shard 0: cut", "shard 1: cut", "shard 0: stop", "shard 1: stop"]);
+    desk.renewals();
+    (0..2).for_each(|shard| desk.post(ToWriter::ShardStopped { shard: ShardId(shard) }));
+    assert!(matches!(desk.job(), Some(Job::Lease(LeaseJob::Release { .. }))));
+    desk.outcome(Outcome::Lease(Ok(LeaseOutcome::Released)));
+    assert_eq!(desk.writer.phase(), Phase::Stopped);
+    assert!(desk.bytes_are_balanced());
+}
+
+#[test]
+fn who_has_not_left_at_the_limit_is_cut_and_not_before() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[]);
+    desk.drain();
+    desk.news();
+    for second in (5..70).step_by(5) {
+        desk.at(second * 1000);
+        desk.renewals();
+        assert_eq!(desk.writer.phase(), Phase::Draining, "{second} s");
+    }
+    desk.at(69_999);
+    desk.renewals();
+    assert_eq!(desk.news(), [] as [&str; 0]);
+    assert!(desk.writer.next_deadline().is_some_and(|due| due <= at(70_000)));
+    desk.at(70_000);
+    assert_eq!(desk.news(), ["shard 0: cut", "shard 1: cut", "shard 0: stop", "shard 1: stop"]);
+    assert_eq!(desk.writer.phase(), Phase::Stopping);
+}
+
+#[test]
+fn a_gateway_without_sessions_or_without_a_lease_stops_at_once() {
+    let mut desk = Desk::serving();
+    desk.drain();
+    assert_eq!(desk.writer.phase(), Phase::Stopping);
+    let mut desk = Desk::new();
+    assert!(matches!(desk.job(), Some(Job::Lease(LeaseJob::Acquire { .. }))));
+    desk.drain();
+    assert_eq!(desk.writer.phase(), Phase::Stopping);
+    desk.outcome(held(1));
+    assert!(!desk.news().contains(&"shard 0: serving true".to_owned()), "it is on its way out");
+}
+
+#[test]
+fn a_stop_cuts_a_drain_short_and_a_second_drain_changes_nothing() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[]);
+    desk.drain();
+    desk.news();
+    desk.at(1_000);
+    desk.drain();
+    assert_eq!(desk.news(), [] as [&str; 0]);
+    desk.writer.handle_stop(desk.now);
+    assert_eq!(desk.news(), ["shard 0: cut", "shard 1: cut", "shard 0: stop", "shard 1: stop"]);
+    desk.drain();
+    assert_eq!(desk.writer.phase(), Phase::Stopping);
+}
+
+#[test]
+fn a_fence_during_a_drain_ends_it_and_asks_for_no_new_lease() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[]);
+    desk.drain();
+    desk.news();
+    // The renewal that says so never comes back.
+    assert!(desk.queues().contains(&Queue::Lease));
+    desk.at(10_000);
+    let news = desk.news();
+    assert!(news.contains(&"shard 1: close all, fenced".to_owned()), "{news:?}");
+    assert_eq!(desk.writer.phase(), Phase::Stopping);
+    desk.outcome(Outcome::Lease(Err(away())));
+    assert!(!desk.queues().contains(&Queue::Lease), "nothing is asked for anew");
+}
+
+#[test]
+fn a_drain_that_begins_while_a_renewal_is_in_flight_is_told_by_the_next() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[]);
+    desk.at(5_000);
+    let Some(Job::Lease(LeaseJob::Renew { draining: false, .. })) = desk.job() else { panic!("no renewal") };
+    desk.drain();
+    desk.outcome(held(1));
+    assert_eq!(desk.renewals(), [(1, true)], "at once");
+}
