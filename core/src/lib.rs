@@ -9,6 +9,7 @@ pub mod admission;
 pub mod close;
 pub mod command;
 pub mod drain;
+pub mod duplicate;
 pub mod frame;
 pub mod hooks;
 pub mod ids;

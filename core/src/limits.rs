@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use crate::duplicate::DuplicateRule;
+
 /// Longest text that a node may put into a field that is no id (progress, error, boot id, …).
 pub const MAX_TEXT_BYTES: usize = 4 << 10;
 /// Largest payload of a command; the database refuses more at enqueue.
@@ -93,6 +95,8 @@ pub struct Limits {
     /// How long a peer may read nothing of what waits for it.
     pub send_timeout: Duration,
     pub liveness_write_every: Duration,
+    /// When a certificate that two machines use in turn is quarantined.
+    pub duplicates: DuplicateRule,
     /// Frames of one session that wait behind the durable one with the writer; past it the session
     /// is not read. As many sections of its inventory may wait beside them.
     pub session_inbox_frames: usize,
@@ -133,6 +137,7 @@ impl Default for Limits {
             missed_heartbeats: 3,
             send_timeout: Duration::from_secs(10),
             liveness_write_every: Duration::from_secs(30),
+            duplicates: DuplicateRule::default(),
             session_inbox_frames: 16,
             session_inbox_bytes: 64 << 10,
             session_outbox_bytes: 16 << 20,

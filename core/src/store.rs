@@ -303,6 +303,8 @@ pub enum LeaseOutcome {
 pub enum HelloOutcome {
     Granted(Box<HelloGrant>),
     Refused(CloseReason),
+    /// Two machines use its certificate: that is revoked now, and whatever session the node had is fenced.
+    Quarantined(CloseReason),
 }
 
 /// What the Hello transaction committed and read for one node.

@@ -2,7 +2,9 @@
 -- $1 gateway, $2 lease epoch; one element a session in $3 node, $4 boot id, $5 machine, $6 version,
 -- $7 role, $8 serial, $9 journal or '', $10 its lanes and $11 their capacities, as array literals in
 -- the Hello's order; one element a command that changes in $12 node, $13 id, $14 state, $15 attempt,
--- $16 whether it is sent again.
+-- $16 whether it is sent again; one element a node that moved in $17 node, $18 serial, $19 machines and $20 boots
+-- that it left, $21 when, $22 when it returned, each of these as an array literal; one element a certificate that
+-- two machines use in $23 node, $24 serial, $25 why it is revoked. Its node's session ends with it.
 WITH asked AS MATERIALIZED (
     SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.boot_id, a.machine, a.version, a.role, a.serial,
            a.journal COLLATE "C" AS journal, a.lanes::text[] AS lanes, a.capacities::integer[] AS capacities
@@ -54,6 +56,46 @@ told AS (
     SELECT 'node.connected', b.node_id,
            jsonb_build_object('gateway', $1, 'session_epoch', b.session_epoch, 'boot_id', b.boot_id)
     FROM bumped b
+),
+moved AS (
+    INSERT INTO node_moves AS m (node_id, certificate_serial, machines, boots, left_at, returned_at)
+    SELECT a.node_id, a.serial, a.machines::bigint[], a.boots::bigint[], a.left_at::bigint[], a.returned_at::bigint[]
+    FROM unnest($17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[])
+        a (node_id, serial, machines, boots, left_at, returned_at)
+    ON CONFLICT (node_id) DO UPDATE
+    SET certificate_serial = excluded.certificate_serial, machines = excluded.machines, boots = excluded.boots,
+        left_at = excluded.left_at, returned_at = excluded.returned_at
+),
+duplicates AS MATERIALIZED (
+    SELECT a.node_id COLLATE "C" AS node_id, a.serial COLLATE "C" AS serial, a.reason, s.session_epoch,
+           s.gateway_id IS NOT NULL AND s.disconnected_at IS NULL AS connected, s.gateway_id
+    FROM unnest($23::text[], $24::text[], $25::text[]) a (node_id, serial, reason)
+    CROSS JOIN LATERAL (
+        SELECT s.session_epoch, s.gateway_id, s.disconnected_at FROM node_sessions s WHERE s.node_id = a.node_id OFFSET 0
+    ) s
+),
+revoked AS (
+    INSERT INTO node_certs AS k (serial, node_id, revoked_at, revoked_reason)
+    SELECT d.serial, d.node_id, compute_now(), d.reason FROM duplicates d ORDER BY d.serial
+    ON CONFLICT (serial) DO UPDATE
+    SET revoked_at = excluded.revoked_at, revoked_reason = excluded.revoked_reason
+),
+ended AS (
+    UPDATE node_sessions s
+    SET session_epoch = s.session_epoch + 1, disconnected_at = coalesce(s.disconnected_at, compute_now())
+    FROM duplicates d
+    WHERE s.node_id = d.node_id
+),
+told_of_duplicates AS (
+    INSERT INTO outbox (kind, node_id, body)
+    SELECT 'node.quarantined', d.node_id,
+           jsonb_build_object('gateway', $1, 'certificate_serial', d.serial, 'reason', d.reason)
+    FROM duplicates d
+    UNION ALL
+    SELECT 'node.disconnected', d.node_id,
+           jsonb_build_object('gateway', d.gateway_id, 'session_epoch', d.session_epoch)
+    FROM duplicates d
+    WHERE d.connected
 ),
 changed AS (
     UPDATE commands c

@@ -5,7 +5,7 @@
 //! 1. A queue that fails says so once, and once that it works again.
 
 use gateway_core::ids::GatewayId;
-use gateway_core::store::{LeaseOutcome, Outcome, Queue, StoreError};
+use gateway_core::store::{HelloOutcome, LeaseOutcome, Outcome, Queue, Routed, StoreError};
 use gateway_core::writer::Phase;
 
 /// What was said last, so that it is not said again.
@@ -52,6 +52,15 @@ impl LogLines {
                 tracing::info!(queue = queue.label(), "jobs commit again");
             }
             None => {}
+        }
+        if let Outcome::Hellos(Ok(Routed::Committed(hellos))) = outcome {
+            for _ in hellos.iter().filter(|hello| matches!(hello, HelloOutcome::Quarantined(_))) {
+                tracing::warn!(
+                    gateway = %self.gateway,
+                    "a certificate is quarantined, since two machines use it in turn: see node_certs where \
+                     revoked_reason = 'duplicate-identity'"
+                );
+            }
         }
         if let Outcome::Lease(Ok(lease)) = outcome {
             self.note_lease(lease);

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use gateway_core::duplicate::DuplicateRule;
 use gateway_core::ids::GatewayId;
 use gateway_core::store::{Job, Outcome, Queue};
 use gateway_core::time::Moment;
@@ -37,6 +38,7 @@ impl Queues {
         options: &PgConnectOptions,
         gateway: &GatewayId,
         synchronous_dispatch: bool,
+        duplicates: DuplicateRule,
         hooks: &Arc<Hooks>,
         status: &Arc<WriterStatus>,
     ) -> Self {
@@ -46,6 +48,7 @@ impl Queues {
             .map(|queue| {
                 let (way, jobs) = mpsc::channel(1);
                 let runner = QueueRunner::new(options, gateway, queue, synchronous_dispatch)
+                    .with_duplicates(duplicates)
                     .with_hooks(Arc::clone(hooks), Arc::clone(status));
                 tokio::task::spawn_local(serve(runner, jobs, sender.clone()));
                 way

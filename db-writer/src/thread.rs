@@ -211,12 +211,20 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
     let may_serve = wait_for_database(&options, &config.hooks, &stop, &config.status).await?;
     let clock = Clock::new(config.started);
     let gateway = config.writer.gateway.clone();
+    let duplicates = config.writer.limits.duplicates;
     let mut turns = Loop {
         writer: Writer::new(config.writer, clock.now()),
         clock,
         inbox: config.inbox,
         outbox: Outbox::new(config.shards),
-        queues: Queues::start(&options, &gateway, config.synchronous_dispatch, &config.hooks, &config.status),
+        queues: Queues::start(
+            &options,
+            &gateway,
+            config.synchronous_dispatch,
+            duplicates,
+            &config.hooks,
+            &config.status,
+        ),
         pokes: listener::start(&listen_options, &gateway, config.listen, Arc::clone(&config.status)),
         stop,
         status: config.status,

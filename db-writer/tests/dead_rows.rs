@@ -60,11 +60,15 @@ async fn read_all(db: &mut Db, proof: &LeaseProof, wants: &[LaneWant]) -> Readin
     let pass = format!("EXECUTE pass({})", dispatch_arguments(proof, &wants[..1]));
     let poll = format!("EXECUTE pass({})", dispatch_arguments(proof, &wants[1..]));
     let hello = [
-        format!("EXECUTE sessions('g1', 'o1', {}, ARRAY['n1'], ARRAY['01'])", proof.epoch),
+        format!(
+            "EXECUTE sessions('g1', 'o1', {}, ARRAY['n1'], ARRAY['01'], ARRAY['m'], ARRAY['b'])",
+            proof.epoch
+        ),
         "EXECUTE known(ARRAY['n1'], '{}', '{}', '{}')".to_owned(),
         format!(
             "EXECUTE granting('g1', {}, ARRAY['n1'], ARRAY['b'], ARRAY['m'], ARRAY['v'], ARRAY['r'], ARRAY['01'], \
-             ARRAY[''], ARRAY['{{default}}'], ARRAY['{{9}}'], '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
+             ARRAY[''], ARRAY['{{default}}'], ARRAY['{{9}}'], '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', \
+             '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
             proof.epoch
         ),
     ];
@@ -256,7 +260,8 @@ async fn read_flush(db: &mut Db, proof: &LeaseProof, acked: u64) -> [(&'static s
     );
     let granting = format!(
         "EXECUTE granting('g1', {}, ARRAY['n1'], ARRAY['b'], ARRAY['m'], ARRAY['v'], ARRAY['r'], ARRAY['01'], \
-         ARRAY['j'], ARRAY['{{default}}'], ARRAY['{{9}}'], '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
+         ARRAY['j'], ARRAY['{{default}}'], ARRAY['{{9}}'], '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', \
+         '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
         proof.epoch
     );
     let statements = [

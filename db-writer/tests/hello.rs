@@ -297,3 +297,81 @@ async fn two_hellos_of_one_node_are_never_one_batch() {
     assert!(matches!(outcome, Outcome::Hellos(Err(StoreError::Rejected(_)))), "{outcome:?}");
     assert_eq!(number(&mut db.sql, "SELECT session_epoch FROM node_sessions").await, 0);
 }
+
+/// One Hello of `n1` from a machine and boot; what became of it.
+async fn hello_from(db: &Db, proof: &LeaseProof, machine: &str, boot: &str) -> HelloOutcome {
+    let mut entry = hello("n1", &[("a", 1)], &[]);
+    entry.identity.certificate_serial = "AB".to_owned();
+    (entry.hello.machine, entry.hello.boot_id) = (machine.to_owned(), boot.to_owned());
+    let job = Job::Hellos { proof: proof.clone(), entries: vec![entry, hello("n2", &[], &[])] };
+    let outcome = db.runner_of(proof.gateway.as_str(), Queue::Hellos).run(&job).await;
+    let Outcome::Hellos(Ok(Routed::Committed(mut outcomes))) = outcome else { panic!("{outcome:?}") };
+    assert!(matches!(outcomes[1], HelloOutcome::Granted(_)), "its neighbour is served: {outcomes:?}");
+    outcomes.swap_remove(0)
+}
+
+#[tokio::test]
+async fn a_certificate_that_two_machines_use_in_turn_is_revoked_whichever_gateways_they_dial() {
+    let mut db = database().await;
+    db.nodes(2).await;
+    let (one, two) = (db.lease_of("g1", "o1").await, db.lease_of("g2", "o2").await);
+    // A is tried and rolled back, and reboots: one return in all.
+    for (machine, boot) in [("A", "a1"), ("B", "b1"), ("A", "a2"), ("A", "a3"), ("A", "a3")] {
+        let outcome = hello_from(&db, &one, machine, boot).await;
+        assert!(matches!(outcome, HelloOutcome::Granted(_)), "{outcome:?}");
+    }
+    for (proof, machine, boot) in [(&two, "B", "b1"), (&one, "A", "a3")] {
+        let outcome = hello_from(&db, proof, machine, boot).await;
+        assert!(matches!(outcome, HelloOutcome::Granted(_)), "{outcome:?}");
+    }
+    let HelloOutcome::Quarantined(reason) = hello_from(&db, &two, "B", "b1").await else {
+        panic!("the fourth return")
+    };
+    assert!(matches!(reason, CloseReason::NotPermitted(_)), "{reason:?}");
+    assert!(reason.to_string().contains("AB is quarantined: two machines"), "{reason}");
+    let cert = "SELECT concat_ws(' ', node_id, revoked_at IS NOT NULL, revoked_reason) FROM node_certs WHERE serial = 'AB'";
+    assert_eq!(text(&mut db.sql, cert).await, "n1 t duplicate-identity");
+    // The session that stood is fenced: dispatches and liveness of it fit no more.
+    let session = "SELECT concat_ws(' ', gateway_id, session_epoch, disconnected_at IS NOT NULL) FROM node_sessions \
+                   WHERE node_id = 'n1'";
+    assert_eq!(text(&mut db.sql, session).await, "g1 8 t");
+    let told = "SELECT string_agg(kind, ' ' ORDER BY kind) FROM outbox WHERE node_id = 'n1' AND kind <> 'node.connected'";
+    assert_eq!(text(&mut db.sql, told).await, "node.disconnected node.quarantined");
+    for (proof, machine, boot) in [(&one, "A", "a3"), (&two, "B", "b1"), (&one, "C", "c")] {
+        let outcome = hello_from(&db, proof, machine, boot).await;
+        let HelloOutcome::Refused(reason) = outcome else { panic!("{outcome:?}") };
+        assert!(matches!(reason, CloseReason::NotPermitted(_)), "{reason:?}");
+    }
+    assert_eq!(text(&mut db.sql, session).await, "g1 8 t", "a refused Hello changes nothing");
+    // Someone has found the copy, and admits the certificate again.
+    run(&mut db.sql, "UPDATE node_certs SET revoked_at = NULL, revoked_reason = NULL").await;
+    for (machine, boot) in [("A", "a3"), ("B", "b1"), ("A", "a3")] {
+        let outcome = hello_from(&db, &one, machine, boot).await;
+        assert!(matches!(outcome, HelloOutcome::Granted(_)), "it begins anew: {outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn returns_that_are_long_ago_and_a_new_certificate_count_nothing() {
+    let mut db = database().await;
+    db.nodes(2).await;
+    let proof = db.lease().await;
+    run(&mut db.sql, "UPDATE leases SET expires_at = 'infinity'").await;
+    for round in 0..12 {
+        db.set_clock(&format!("{} minutes", round * 6)).await;
+        let machine = if round % 2 == 0 { "A" } else { "B" };
+        let outcome = hello_from(&db, &proof, machine, machine).await;
+        assert!(matches!(outcome, HelloOutcome::Granted(_)), "{round}: {outcome:?}");
+    }
+    let remembered = "SELECT concat_ws(' ', cardinality(machines), cardinality(returned_at)) FROM node_moves";
+    assert_eq!(text(&mut db.sql, remembered).await, "2 2", "what is too old is forgotten");
+    db.set_clock("100 minutes").await;
+    for round in 0..12 {
+        let mut entry = hello("n1", &[], &[]);
+        entry.identity.certificate_serial = format!("C{round}");
+        entry.hello.machine = if round % 2 == 0 { "A".to_owned() } else { "B".to_owned() };
+        let job = Job::Hellos { proof: proof.clone(), entries: vec![entry] };
+        granted(db.runner(Queue::Hellos).run(&job).await);
+    }
+    assert_eq!(number(&mut db.sql, "SELECT count(*) FROM node_certs").await, 0);
+}

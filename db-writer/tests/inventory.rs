@@ -216,7 +216,7 @@ async fn a_hello_that_lists_its_sections_is_told_what_is_wanted() {
             HelloOutcome::Granted(grant) => {
                 Some(grant.inventory_wanted.iter().map(SectionName::as_str).collect())
             }
-            HelloOutcome::Refused(_) => None,
+            HelloOutcome::Refused(_) | HelloOutcome::Quarantined(_) => None,
         })
         .collect();
     assert_eq!(told, [vec!["disk"], vec![], vec![]]);

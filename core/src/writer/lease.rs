@@ -1,5 +1,13 @@
 //! The lease of this gateway id: when it is asked for, renewed, given back, and when it is gone.
 //!
+//! The lease is the right of one process to route as this gateway. It is asked for until it is had, then
+//! renewed every quarter of its time or sooner, on a connection of its own, ahead of every other job. The
+//! database proves it in each routing transaction, under a lock that a renewal passes and a takeover waits
+//! for: so what a zombie had open is over before a successor begins, and what it opens later is refused.
+//! It does not wait to be told: half the TTL after its last good attempt it lets go by itself, which is
+//! well before anyone else may take the lease. Then every stream on every shard ends, nothing is
+//! remembered, and the lease is asked for anew. At a stop it is given back, so that nobody need wait.
+//!
 //! Owns the lifecycle and its deadlines. Never touches sessions: it says `Serve` or `Fence`, and the
 //! writer does what follows.
 //!

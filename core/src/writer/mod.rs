@@ -115,6 +115,8 @@ pub struct WriterCounts {
     pub hellos_granted: u64,
     pub hellos_refused: u64,
     pub sessions_superseded: u64,
+    /// Certificates that two machines used in turn.
+    pub certificates_quarantined: u64,
     pub dispatch_passes: u64,
     pub commands_claimed: u64,
     pub updates_stored: u64,

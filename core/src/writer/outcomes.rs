@@ -91,6 +91,17 @@ impl Writer {
                     }
                     self.presence.push(PresenceEntry::Disconnected { node, epoch: grant.epoch });
                 }
+                HelloOutcome::Quarantined(reason) => {
+                    self.counts.hellos_refused += 1;
+                    self.counts.certificates_quarantined += 1;
+                    let other = self.directory.of_node(&hello.request.identity.node);
+                    if let Some(other) = other.map(|session| session.key) {
+                        self.end_fenced(other, reason.clone());
+                    }
+                    if hello.wanted {
+                        self.tell(hello.request.key, SessionNews::Close(reason));
+                    }
+                }
                 HelloOutcome::Refused(reason) => {
                     self.counts.hellos_refused += 1;
                     if hello.wanted {
@@ -288,12 +299,16 @@ impl Writer {
 
     /// The session's row has a newer epoch, and no session here took its place.
     pub(super) fn supersede(&mut self, key: SessionKey) {
-        if let Some(session) = self.directory.remove(key) {
-            self.counts.sessions_superseded += 1;
-            self.ledger.close(&session.lanes);
-            self.specs.forget(session.key);
-            self.tell(key, SessionNews::Close(CloseReason::Superseded));
-        }
+        self.counts.sessions_superseded += u64::from(self.end_fenced(key, CloseReason::Superseded));
+    }
+
+    /// The same for any reason. Whether it was here.
+    fn end_fenced(&mut self, key: SessionKey, reason: CloseReason) -> bool {
+        let Some(session) = self.directory.remove(key) else { return false };
+        self.ledger.close(&session.lanes);
+        self.specs.forget(session.key);
+        self.tell(key, SessionNews::Close(reason));
+        true
     }
 
     fn take_wanted_cancels(&mut self, wanted: Vec<WantedCancel>, now: Moment) {

@@ -7,13 +7,12 @@
 //!
 //! 1. At most one Hello of a node is in a batch.
 //! 2. A Hello that is refused changes nothing and holds no other back.
-//! 3. A certificate serial that the database does not know is accepted for now; one that is revoked
-//!    or another node's is not. (Full identity comes later.)
+//! 3. Who is granted was decided under the sessions' locks: see `hello_sessions`.
 
 use std::collections::{BTreeSet, HashMap};
 
-use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
+use gateway_core::duplicate::{self, DuplicateRule};
 use gateway_core::frame::{CancelCommand, Command, KnownCommand};
 use gateway_core::ids::{Attempt, CommandId, EventSeq, LaneSeq, SessionEpoch};
 use gateway_core::seam::HelloRequest;
@@ -23,6 +22,7 @@ use uuid::Uuid;
 
 use super::JobError;
 use super::hello_fate::{Fate, Row, fate};
+use super::hello_sessions::{Look, Written, lock_sessions};
 use super::inventory;
 use super::stored::{StoredCommand, bigint, command_state, corrupt, counter, integer, lane_name, number};
 use crate::connection::Link;
@@ -31,6 +31,7 @@ pub(super) async fn execute(
     link: &mut Link,
     proof: &LeaseProof,
     entries: &[HelloRequest],
+    rule: &DuplicateRule,
 ) -> Result<Routed<Vec<HelloOutcome>>, JobError> {
     let distinct: BTreeSet<&str> = entries.iter().map(|entry| entry.identity.node.as_str()).collect();
     if distinct.len() < entries.len() {
@@ -38,84 +39,35 @@ pub(super) async fn execute(
         return Err(JobError::Store(StoreError::Rejected(twice)));
     }
     link.begin().await?;
-    let Some(refusals) = lock_sessions(link, proof, entries).await? else {
+    let Some(looks) = lock_sessions(link, proof, entries, rule).await? else {
         link.roll_back().await?;
         return Ok(Routed::LeaseLost);
     };
     let granted: Vec<&HelloRequest> = entries
         .iter()
-        .zip(&refusals)
-        .filter_map(|(entry, refusal)| refusal.is_none().then_some(entry))
+        .zip(&looks)
+        .filter_map(|(entry, look)| matches!(look, Look::Granted(_)).then_some(entry))
         .collect();
+    let moves = Written::of(entries, &looks);
     let mut answers = read_commands(link, &granted).await?;
-    let mut grants = write(link, proof, &granted, &mut answers).await?;
+    let mut grants = write(link, proof, &granted, &mut answers, &moves).await?;
     let lists = granted.iter().map(|entry| (&entry.identity.node, &entry.hello.inventory[..]));
     for (grant, wanted) in grants.iter_mut().zip(inventory::wanted(link, lists).await?) {
         grant.inventory_wanted = wanted;
     }
     link.commit().await?;
     let mut grants = grants.into_iter();
-    refusals
-        .into_iter()
-        .map(|refusal| match refusal {
-            Some(reason) => Ok(HelloOutcome::Refused(reason)),
-            None => grants
-                .next()
-                .map(|grant| HelloOutcome::Granted(Box::new(grant)))
-                .ok_or_else(|| corrupt("a session's row is gone")),
-        })
-        .collect::<Result<_, _>>()
-        .map(Routed::Committed)
-}
-
-/// For each entry why it is refused, if it is; `None` where the lease is lost.
-async fn lock_sessions(
-    link: &mut Link,
-    proof: &LeaseProof,
-    entries: &[HelloRequest],
-) -> Result<Option<Vec<Option<CloseReason>>>, JobError> {
-    let nodes: Vec<&str> = entries.iter().map(|entry| entry.identity.node.as_str()).collect();
-    let serials: Vec<&str> = entries.iter().map(|entry| entry.identity.certificate_serial.as_str()).collect();
-    let rows = sqlx::query_file!(
-        "queries/hello_sessions.sql",
-        proof.gateway.as_str(),
-        proof.owner,
-        bigint(proof.epoch.0),
-        &nodes as &[&str],
-        &serials as &[&str]
-    )
-    .fetch_all(link.within())
-    .await?;
-    if rows.first().is_some_and(|row| !row.held) {
-        return Ok(None);
-    }
-    if rows.len() != entries.len() {
-        return Err(corrupt("a Hello without an answer"));
-    }
-    Ok(Some(
-        rows.into_iter()
-            .zip(entries)
-            .map(|(row, entry)| {
-                let node = &entry.identity.node;
-                let serial = &entry.identity.certificate_serial;
-                if !row.known {
-                    Some(CloseReason::NotPermitted(format!(
-                        "node {node} is not registered; an operator registers it in the gateway's database \
-                         with SELECT register_node('{node}')"
-                    )))
-                } else if row.cert_revoked {
-                    let why = row.cert_revoked_reason.unwrap_or_else(|| "no reason given".to_owned());
-                    Some(CloseReason::BadCertificate(format!("certificate {serial} is revoked: {why}")))
-                } else if row.cert_node.is_some_and(|owner| owner != node.as_str()) {
-                    Some(CloseReason::BadCertificate(format!(
-                        "certificate {serial} was issued to another node than {node}"
-                    )))
-                } else {
-                    None
-                }
-            })
-            .collect(),
-    ))
+    let outcomes = looks.into_iter().zip(entries).map(|(look, entry)| match look {
+        Look::Refused(reason) => Ok(HelloOutcome::Refused(reason)),
+        Look::Duplicate => {
+            Ok(HelloOutcome::Quarantined(duplicate::quarantined(&entry.identity.certificate_serial)))
+        }
+        Look::Granted(_) => {
+            let grant = grants.next().map(|grant| HelloOutcome::Granted(Box::new(grant)));
+            grant.ok_or_else(|| corrupt("a session's row is gone"))
+        }
+    });
+    outcomes.collect::<Result<_, _>>().map(Routed::Committed)
 }
 
 /// What the commands of one node mean for its answer.
@@ -233,6 +185,7 @@ async fn write(
     proof: &LeaseProof,
     granted: &[&HelloRequest],
     answers: &mut [Answer],
+    moves: &Written<'_>,
 ) -> Result<Vec<HelloGrant>, JobError> {
     let text = |of: fn(&HelloRequest) -> &str| granted.iter().map(|entry| of(entry)).collect::<Vec<&str>>();
     let (mut lanes, mut capacities) = (Vec::new(), Vec::new());
@@ -266,7 +219,16 @@ async fn write(
         &changes.ids,
         &changes.states as &[&str],
         &changes.attempts,
-        &changes.sent_again
+        &changes.sent_again,
+        &moves.nodes as &[&str],
+        &moves.serials as &[&str],
+        &moves.machines,
+        &moves.boots,
+        &moves.left_at,
+        &moves.returned_at,
+        &moves.duplicate_nodes as &[&str],
+        &moves.duplicate_serials as &[&str],
+        &moves.duplicate_reasons as &[&str]
     )
     .fetch_all(link.within())
     .await?;

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway_core::duplicate::DuplicateRule;
 use gateway_core::ids::GatewayId;
 use gateway_core::store::{Job, Outcome, Queue, StoreError};
 use sqlx::postgres::PgConnectOptions;
@@ -24,6 +25,7 @@ mod dispatch;
 mod events;
 mod hello;
 mod hello_fate;
+mod hello_sessions;
 mod hooks;
 mod inventory;
 mod lanes;
@@ -40,6 +42,7 @@ mod updates;
 pub struct QueueRunner {
     connector: Connector,
     queue: Queue,
+    duplicates: DuplicateRule,
     hooks: hooks::HookRunner,
 }
 
@@ -67,7 +70,15 @@ impl QueueRunner {
     ) -> Self {
         let wait_for_disk = synchronous_dispatch || queue != Queue::Dispatch;
         let connector = Connector::new(options, gateway, queue, wait_for_disk);
-        Self { connector, queue, hooks: hooks::HookRunner::new(Arc::default(), Arc::default()) }
+        let hooks = hooks::HookRunner::new(Arc::default(), Arc::default());
+        Self { connector, queue, duplicates: DuplicateRule::default(), hooks }
+    }
+
+    /// The same runner with this rule of when a certificate is quarantined.
+    #[must_use]
+    pub fn with_duplicates(mut self, rule: DuplicateRule) -> Self {
+        self.duplicates = rule;
+        self
     }
 
     /// The same runner, which runs these hooks for what it stores and counts them in `status`.
@@ -92,12 +103,13 @@ impl QueueRunner {
             Err(error) => return Outcome::failed(job, error),
         };
         link.stage = Stage::Safe;
-        let failure = match tokio::time::timeout(limit, execute(link, job, &mut self.hooks)).await {
-            Ok(Ok(outcome)) => return outcome,
-            Ok(Err(JobError::Sql(error))) => Failure::from_sqlx(&error, link.stage),
-            Ok(Err(JobError::Store(error))) => Failure { error, connection_lost: false },
-            Err(_) => Failure::lost(&format!("no answer within {} s", limit.as_secs()), link.stage),
-        };
+        let failure =
+            match tokio::time::timeout(limit, execute(link, job, &self.duplicates, &mut self.hooks)).await {
+                Ok(Ok(outcome)) => return outcome,
+                Ok(Err(JobError::Sql(error))) => Failure::from_sqlx(&error, link.stage),
+                Ok(Err(JobError::Store(error))) => Failure { error, connection_lost: false },
+                Err(_) => Failure::lost(&format!("no answer within {} s", limit.as_secs()), link.stage),
+            };
         if failure.connection_lost || end_transaction(link).await.is_err() {
             self.connector.drop_link();
         }
@@ -131,10 +143,17 @@ const fn job_timeout(queue: Queue) -> Duration {
     }
 }
 
-async fn execute(link: &mut Link, job: &Job, hooks: &mut hooks::HookRunner) -> Result<Outcome, JobError> {
+async fn execute(
+    link: &mut Link,
+    job: &Job,
+    duplicates: &DuplicateRule,
+    hooks: &mut hooks::HookRunner,
+) -> Result<Outcome, JobError> {
     Ok(match job {
         Job::Lease(job) => Outcome::Lease(Ok(lease::execute(link, job).await?)),
-        Job::Hellos { proof, entries } => Outcome::Hellos(Ok(hello::execute(link, proof, entries).await?)),
+        Job::Hellos { proof, entries } => {
+            Outcome::Hellos(Ok(hello::execute(link, proof, entries, duplicates).await?))
+        }
         Job::Dispatch { proof, wants } => Outcome::Dispatch(Ok(dispatch::execute(link, proof, wants).await?)),
         Job::ReadLanes { proof, lanes } => Outcome::LanesRead(Ok(lanes::execute(link, proof, lanes).await?)),
         Job::Updates { entries } => Outcome::Updates(Ok(updates::execute(link, entries).await?)),

@@ -114,6 +114,8 @@ pub struct Hi {
     pub knows: Vec<Knows>,
     /// Sections that it lists, each with the number of its body.
     pub lists: Vec<(u8, u8)>,
+    /// Which of the machines that have its certificate it is.
+    pub machine: u8,
 }
 
 /// A section that is stored, or looked at.
@@ -321,8 +323,9 @@ fn hi() -> impl Strategy<Value = Hi> {
         state,
     });
     let lists = prop::collection::vec((0..SECTIONS, 0..BODIES), 0..4);
-    (node, capacities, prop::collection::vec(knows, 0..4), lists)
-        .prop_map(|(node, capacities, knows, lists)| Hi { node, capacities, knows, lists })
+    let machine = prop_oneof![6 => Just(0u8), 3 => Just(1u8), 1 => Just(2u8)];
+    (node, capacities, prop::collection::vec(knows, 0..4), lists, machine)
+        .prop_map(|(node, capacities, knows, lists, machine)| Hi { node, capacities, knows, lists, machine })
 }
 
 fn part() -> impl Strategy<Value = Part> {

@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use super::journals::{Stretch, event_line};
 use super::operations::*;
-use super::postgres::{HOOKS, Postgres};
+use super::postgres::{DUPLICATES, HOOKS, Postgres};
 use super::support::{TTL, acquire, hello, lane, update};
 use super::sweeps::{Sweep, Sweeper, owner_name};
 
@@ -56,7 +56,7 @@ impl<'a> Pair<'a> {
     pub async fn new(postgres: &'a mut Postgres, number: u64) -> Self {
         let prefix = format!("s{number}-");
         let now = UnixMillis(1_700_000_000_000);
-        let mut model = Store::default().with_hooks(hook_rules());
+        let mut model = Store::default().with_hooks(hook_rules()).with_duplicates(DUPLICATES);
         postgres.empty().await;
         postgres.set_clock(now).await;
         for index in 0..NODES {
@@ -364,6 +364,10 @@ impl<'a> Pair<'a> {
         let lanes: Vec<(&str, u32)> =
             lanes.iter().map(|(name, capacity)| (name.as_str(), *capacity)).collect();
         let mut request = hello(self.node(hi.node).as_str(), &lanes, &[]);
+        request.identity.certificate_serial = format!("{:X}{:02X}", self.number + 1, hi.node);
+        // Two clones with one fingerprint, and another machine.
+        (request.hello.machine, request.hello.boot_id) =
+            (format!("machine{}", hi.machine / 2), format!("boot{}", hi.machine));
         let known = |knows: &Knows| {
             let (_, id) = self.command(knows.command, false);
             KnownCommand { id, attempt: self.attempt(id, knows.attempt), state: knows.state }
@@ -507,6 +511,14 @@ impl<'a> Pair<'a> {
             };
             came.iter().map(line).collect::<Vec<_>>()
         };
+        let quarantined = self.model.quarantined().iter();
+        let quarantined = quarantined.map(|(serial, node)| (format!("revoked {serial}"), node.to_string()));
+        let moves = self.model.moves().iter().map(|(node, (serial, moves))| {
+            let left = moves.left.iter().map(|(place, at)| format!("{} {} {at}", place.machine, place.boot));
+            let left = left.collect::<Vec<_>>().join(", ");
+            let returned = moves.returned.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            (format!("moves {node}"), format!("{serial}: {left}; {returned}"))
+        });
         let gateways = self.model.leases().keys().map(|gateway| {
             let (below, at) = self.model.looked_through(gateway);
             let at = at.map(|at| format!(" through {at}")).unwrap_or_default();
@@ -531,6 +543,8 @@ impl<'a> Pair<'a> {
             .chain(came("worked", hooks.worked()))
             .chain(came("failed", hooks.failed()))
             .chain(gateways)
+            .chain(quarantined)
+            .chain(moves)
             .chain(lead)
             .chain(events)
             .chain(cursors)

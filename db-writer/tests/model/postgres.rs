@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway_core::duplicate::DuplicateRule;
 use gateway_core::ids::*;
 use gateway_core::store::*;
 use gateway_core::time::UnixMillis;
@@ -101,6 +102,19 @@ const FAILED: &str = "
                                      body ->> 'journal_id', body ->> 'seq', body ->> 'status_id')
     FROM outbox WHERE kind = 'node.report-failed' AND starts_with(node_id, $1) GROUP BY 2";
 
+/// So few that a short sequence has them.
+pub const DUPLICATES: DuplicateRule = DuplicateRule { flips: 2, within: Duration::from_secs(60) };
+
+const QUARANTINED: &str = "
+    SELECT node_id, 'revoked ' || serial FROM node_certs
+    WHERE starts_with(node_id, $1) AND revoked_at IS NOT NULL AND revoked_reason = 'duplicate-identity'";
+const MOVES: &str = "
+    SELECT certificate_serial || ': '
+           || (SELECT coalesce(string_agg(concat_ws(' ', p.machine, p.boot, p.at), ', ' ORDER BY p.place), '')
+               FROM unnest(machines, boots, left_at) WITH ORDINALITY p (machine, boot, at, place))
+           || '; ' || array_to_string(returned_at, ', '), 'moves ' || node_id
+    FROM node_moves WHERE starts_with(node_id, $1)";
+
 /// Kinds, their hooks, and whether one fails.
 pub const HOOKS: [(&str, &str, bool); 4] = [
     ("worked", "story_works", false),
@@ -149,6 +163,7 @@ impl Postgres {
         let hooks = Arc::new(hooks);
         let runner = |queue| {
             QueueRunner::new(&options, &gateway("model"), queue, true)
+                .with_duplicates(DUPLICATES)
                 .with_hooks(Arc::clone(&hooks), Arc::default())
         };
         let runners = Queue::ALL.into_iter().map(|queue| (queue, runner(queue))).collect();
@@ -227,8 +242,20 @@ impl Postgres {
     pub async fn rows(&mut self, prefix: &str) -> BTreeMap<String, String> {
         let mut rows = BTreeMap::new();
         for query in [
-            COMMANDS, SPECS, SESSIONS, LEASES, GATEWAYS, JOURNALS, EVENTS, STATUSES, WORKED, FAILED,
-            SECTIONS, WORK,
+            COMMANDS,
+            SPECS,
+            SESSIONS,
+            LEASES,
+            GATEWAYS,
+            JOURNALS,
+            EVENTS,
+            STATUSES,
+            WORKED,
+            FAILED,
+            SECTIONS,
+            WORK,
+            QUARANTINED,
+            MOVES,
         ] {
             let found = sqlx::query(query).bind(prefix).fetch_all(&mut self.sql).await.unwrap();
             rows.extend(found.into_iter().map(|row| (row.get(1), row.get(0))));

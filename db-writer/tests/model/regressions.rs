@@ -60,6 +60,7 @@ pub fn all() -> Vec<(&'static str, Vec<Op>)> {
                         capacities: vec![1],
                         knows: vec![Knows { command: 0, attempt: Try::Current, state: Dispatched }],
                         lists: Vec::new(),
+                        machine: 0,
                     }],
                 },
                 Dispatch {

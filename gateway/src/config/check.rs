@@ -119,6 +119,7 @@ fn check_numbers(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
         ("sessions.heartbeat_interval", sessions.heartbeat_interval.0.is_zero()),
         ("sessions.send_timeout", sessions.send_timeout.0.is_zero()),
         ("sessions.liveness_write_every", sessions.liveness_write_every.0.is_zero()),
+        ("sessions.duplicate_window", sessions.duplicate_window.0.is_zero()),
     ];
     for (key, _) in zeros.iter().filter(|(_, is_zero)| *is_zero) {
         problems.push(lines.problem(key, "is nothing: leave it out for the default, or write more"));

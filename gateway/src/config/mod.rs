@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gateway_core::drain::DrainPlan;
+use gateway_core::duplicate::DuplicateRule;
 use gateway_core::limits::Limits;
 use toml::de::{DeTable, DeValue};
 
@@ -95,6 +96,10 @@ impl Config {
             missed_heartbeats: sessions.missed_heartbeats,
             send_timeout: sessions.send_timeout.0,
             liveness_write_every: sessions.liveness_write_every.0,
+            duplicates: DuplicateRule {
+                flips: sessions.duplicate_flips,
+                within: sessions.duplicate_window.0,
+            },
             session_inbox_frames: sessions.inbox_frames,
             session_inbox_bytes: sessions.inbox_bytes.0,
             session_outbox_bytes: sessions.outbox_bytes.0,

@@ -251,6 +251,8 @@ pub struct SessionsSection {
     pub missed_heartbeats: u32,
     pub send_timeout: Span,
     pub liveness_write_every: Span,
+    pub duplicate_flips: u32,
+    pub duplicate_window: Span,
 }
 
 impl Default for SessionsSection {
@@ -276,6 +278,8 @@ impl Default for SessionsSection {
             missed_heartbeats: limits.missed_heartbeats,
             send_timeout: Span(limits.send_timeout),
             liveness_write_every: Span(limits.liveness_write_every),
+            duplicate_flips: limits.duplicates.flips,
+            duplicate_window: Span(limits.duplicates.within),
         }
     }
 }

@@ -67,7 +67,7 @@ const SHARD_REFUSALS: [ShardReading; 5] = [
 
 type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
 
-const WRITER_COUNTERS: [WriterReading; 26] = [
+const WRITER_COUNTERS: [WriterReading; 27] = [
     ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
     ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
     ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
@@ -76,6 +76,9 @@ const WRITER_COUNTERS: [WriterReading; 26] = [
     ("hellos_refused", "Sessions refused by the database", |writer| &writer.hellos_refused),
     ("sessions_superseded", "Sessions that a newer one of the node ended", |writer| {
         &writer.sessions_superseded
+    }),
+    ("certificates_quarantined", "Certificates revoked since two machines used them in turn", |writer| {
+        &writer.certificates_quarantined
     }),
     ("dispatch_passes", "Dispatch statements that committed", |writer| &writer.dispatch_passes),
     ("commands_claimed", "Commands marked dispatched", |writer| &writer.commands_claimed),

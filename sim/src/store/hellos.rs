@@ -1,18 +1,20 @@
 //! What a Hello does: the session's new epoch, and the fate of every command that the node may have.
 //!
 //! 1. Terminal rows rest. What the node lists, of the current attempt or a later one, is adopted.
-//! 2. What is in flight and not listed is sent again by seq, or expires if its time has passed.
+//! 2. A certificate that two machines use in turn is revoked, by `gateway_core::duplicate`.
+//! 3. What is in flight and not listed is sent again by seq, or expires if its time has passed.
 
 use std::collections::BTreeMap;
 
 use gateway_core::command::CommandState;
+use gateway_core::duplicate::{self, DUPLICATE_IDENTITY, DuplicateRule, Judgement, Moves, Place};
 use gateway_core::frame::{CancelCommand, KnownCommand};
 use gateway_core::ids::{CommandId, EventSeq, GatewayId, LaneName, LaneSeq, NodeId};
 use gateway_core::seam::HelloRequest;
 use gateway_core::store::{HelloGrant, HelloOutcome, InFlight};
 use gateway_core::time::UnixMillis;
 
-use super::{CommandRow, Store, unknown_node};
+use super::{CommandRow, SessionRow, Store, unknown_node};
 
 impl Store {
     pub(super) fn hello(
@@ -25,6 +27,11 @@ impl Store {
         let Some(session) = self.sessions.get_mut(node) else {
             return HelloOutcome::Refused(unknown_node(node));
         };
+        if let Some(outcome) =
+            Self::admit(session, &mut self.quarantined, &mut self.moves, &self.duplicates, entry, now)
+        {
+            return outcome;
+        }
         session.epoch.0 += 1;
         session.gateway = Some(gateway.clone());
         session.lease_epoch = self.leases.get(gateway).map(|row| row.epoch).unwrap_or_default();
@@ -62,6 +69,40 @@ impl Store {
             |(_, row): (CommandId, &CommandRow)| row.state == CommandState::Pending && declared(&row.lane);
         grant.has_pending = self.rows_of(node).any(pending);
         HelloOutcome::Granted(Box::new(grant))
+    }
+
+    /// Notes where the Hello comes from; its outcome where it is not granted.
+    fn admit(
+        session: &mut SessionRow,
+        quarantined: &mut BTreeMap<String, NodeId>,
+        all_moves: &mut BTreeMap<NodeId, (String, Moves)>,
+        rule: &DuplicateRule,
+        entry: &HelloRequest,
+        now: UnixMillis,
+    ) -> Option<HelloOutcome> {
+        let (node, serial) = (&entry.identity.node, &entry.identity.certificate_serial);
+        if quarantined.contains_key(serial) {
+            return Some(HelloOutcome::Refused(duplicate::revoked(serial, DUPLICATE_IDENTITY)));
+        }
+        let here = Place::of(&entry.hello.machine, &entry.hello.boot_id);
+        let before = session.came_from.as_ref().filter(|(of, _)| of == serial).map(|(_, place)| *place);
+        let known = all_moves.get(node).filter(|(of, _)| of == serial);
+        let known = known.map(|(_, moves)| moves.clone()).unwrap_or_default();
+        match before.and_then(|before| duplicate::judge(rule, before, &known, here, now)) {
+            Some(Judgement::Duplicate) => {
+                quarantined.insert(serial.clone(), node.clone());
+                all_moves.insert(node.clone(), (serial.clone(), Moves::default()));
+                session.epoch.0 += 1;
+                session.connected = false;
+                return Some(HelloOutcome::Quarantined(duplicate::quarantined(serial)));
+            }
+            Some(Judgement::Moved(moves)) => {
+                all_moves.insert(node.clone(), (serial.clone(), moves));
+            }
+            None => {}
+        }
+        session.came_from = Some((serial.clone(), here));
+        None
     }
 
     /// The last first attempt that was dispatched: seq order is the order of dispatch.

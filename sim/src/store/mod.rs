@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
+use gateway_core::duplicate::{DuplicateRule, Moves, Place};
 use gateway_core::frame::{CancelCommand, Command, RefusalReason};
 use gateway_core::ids::{
     Attempt, CommandId, GatewayId, JournalId, LaneName, LaneSeq, LeaseEpoch, NodeId, SectionName,
@@ -84,6 +85,8 @@ pub struct SessionRow {
     /// Of the gateway's lease, when the session was opened.
     pub lease_epoch: LeaseEpoch,
     pub connected: bool,
+    /// The certificate of the last Hello, and where that came from.
+    pub came_from: Option<(String, Place)>,
 }
 
 /// A row of `leases`.
@@ -109,6 +112,10 @@ pub struct Store {
     poison: Option<String>,
     sweeps: sweeps::SweepTables,
     specs: BTreeMap<(NodeId, SpecName), SpecRow>,
+    duplicates: DuplicateRule,
+    moves: BTreeMap<NodeId, (String, Moves)>,
+    /// Certificates that are revoked as duplicates, each with its node.
+    quarantined: BTreeMap<String, NodeId>,
 }
 
 impl Store {
@@ -123,6 +130,13 @@ impl Store {
     #[must_use]
     pub fn with_hooks(mut self, hooks: HookRules) -> Self {
         self.hooks = hooks;
+        self
+    }
+
+    /// The same database, with another rule of when a certificate is quarantined.
+    #[must_use]
+    pub fn with_duplicates(mut self, rule: DuplicateRule) -> Self {
+        self.duplicates = rule;
         self
     }
 
@@ -275,6 +289,16 @@ impl Store {
     /// Every gateway's lease, by gateway.
     pub fn leases(&self) -> &BTreeMap<GatewayId, LeaseRow> {
         &self.leases
+    }
+
+    /// Certificates that are revoked as duplicates, each with its node.
+    pub fn quarantined(&self) -> &BTreeMap<String, NodeId> {
+        &self.quarantined
+    }
+
+    /// What is remembered of nodes' moves, each under a certificate.
+    pub fn moves(&self) -> &BTreeMap<NodeId, (String, Moves)> {
+        &self.moves
     }
 
     /// Every spec, by node and name.

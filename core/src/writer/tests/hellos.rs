@@ -81,3 +81,20 @@ fn another_end_than_the_stored_one_is_acked_with_the_stored_one_and_counted() {
     assert_eq!(desk.news(), ["1: stored succeeded"]);
     assert_eq!(desk.writer.counts().update_conflicts, 1);
 }
+
+#[test]
+fn a_quarantine_ends_the_session_that_stands_and_the_hello_that_showed_it() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 1)]);
+    desk.post(ToWriter::Hello(Box::new(hello("a", 2, &[("main", 1)]))));
+    assert!(matches!(desk.job(), Some(Job::Hellos { .. })));
+    let reason = crate::duplicate::quarantined("0002");
+    desk.outcome(Outcome::Hellos(Ok(Routed::Committed(vec![HelloOutcome::Quarantined(reason)]))));
+    assert_eq!(desk.news(), ["1: close, not-permitted", "2: close, not-permitted"]);
+    assert_eq!(desk.writer.sessions(), 0);
+    assert_eq!(desk.writer.counts().certificates_quarantined, 1);
+    desk.post(closed("a", 1));
+    desk.post(closed("a", 2));
+    assert_eq!(desk.queues(), [], "the store has written its end");
+    assert!(desk.bytes_are_balanced());
+}
