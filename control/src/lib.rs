@@ -20,8 +20,8 @@ use std::thread::JoinHandle;
 use tokio::sync::Notify;
 
 pub use status::{
-    Distribution, Family, Health, Label, Points, QueueHealth, ShardHealth, Status, SweepHealth, Unit, number,
-    phase_label,
+    Distribution, Family, Health, Label, LoopHealth, Points, QueueHealth, ShardHealth, Status, SweepHealth,
+    Unit, number, phase_label,
 };
 
 /// What the thread needs.

@@ -44,6 +44,7 @@ pub struct Health {
     pub pending_hellos: usize,
     pub sweeps: SweepHealth,
     pub queues: Vec<QueueHealth>,
+    pub loops: Vec<LoopHealth>,
     pub shards: Vec<ShardHealth>,
 }
 
@@ -73,6 +74,22 @@ pub struct QueueHealth {
     pub consecutive_failures: u64,
     pub failures: u64,
     /// Kept after later jobs committed.
+    pub last_error: Option<String>,
+}
+
+/// One loop: of a queue, of the listener, or the turns of a thread.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LoopHealth {
+    #[serde(rename = "loop")]
+    pub name: String,
+    pub clean_runs: u64,
+    pub consecutive_failures: u64,
+    pub failures: u64,
+    /// When the last run ended well, in seconds since 1970.
+    pub last_clean_run_at: Option<f64>,
+    /// How long the present run has taken; `None` at rest. One that is stuck shows here.
+    pub running_seconds: Option<f64>,
+    /// Kept after later runs ended well.
     pub last_error: Option<String>,
 }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gateway_control::{
-    ControlConfig, ControlHandle, Distribution, Family, Health, Label, Points, QueueHealth, ShardHealth,
-    Status, SweepHealth, Unit, spawn,
+    ControlConfig, ControlHandle, Distribution, Family, Health, Label, LoopHealth, Points, QueueHealth,
+    ShardHealth, Status, SweepHealth, Unit, spawn,
 };
 use gateway_core::ids::ShardId;
 use gateway_core::store::Queue;
@@ -50,6 +50,15 @@ impl Status for Gateway {
                 consecutive_failures: 4,
                 failures: 5,
                 last_error: Some("the database is away".to_owned()),
+            }],
+            loops: vec![LoopHealth {
+                name: "listener".to_owned(),
+                clean_runs: 3,
+                consecutive_failures: 1,
+                failures: 2,
+                last_clean_run_at: Some(1.25),
+                running_seconds: None,
+                last_error: Some("lost".to_owned()),
             }],
             shards: vec![ShardHealth { shard: 0, cpu: None, counters: BTreeMap::from([("frames_in", 7)]) }],
         }
@@ -113,6 +122,11 @@ fn health_is_503_while_the_gateway_does_not_serve() {
     assert_eq!(json["queues"][0]["consecutive_failures"], 4);
     assert_eq!(json["queues"][0]["last_error"], "the database is away");
     assert_eq!(json["shards"][0]["counters"]["frames_in"], 7);
+    let listener = serde_json::json!({
+        "loop": "listener", "clean_runs": 3, "consecutive_failures": 1, "failures": 2, "last_clean_run_at": 1.25,
+        "running_seconds": null, "last_error": "lost"
+    });
+    assert_eq!(json["loops"][0], listener);
 
     gateway.fenced.store(true, Ordering::SeqCst);
     let answer = get(handle.address(), "/v1/health");

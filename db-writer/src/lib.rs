@@ -10,6 +10,8 @@ pub mod hooks;
 mod jobs;
 mod listener;
 mod log_lines;
+mod loop_status;
+mod loops;
 mod outbox;
 mod queues;
 mod schema;
@@ -18,6 +20,8 @@ mod thread;
 mod turn;
 
 pub use jobs::QueueRunner;
+pub use loop_status::{LoopReading, LoopStatus};
+pub use loops::LoopEnded;
 pub use schema::{
     MIGRATIONS, MigrationReport, OLDEST_SERVED, SchemaError, migrate, newest_version, schema_version,
 };

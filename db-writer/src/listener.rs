@@ -18,12 +18,15 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection};
 use tokio::sync::mpsc;
 
+use crate::loops::Loops;
 use crate::status::WriterStatus;
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
 /// Begins with a control character, so that it is no node id.
 const PROBE: &str = "\u{1}probe";
+/// The name of the loop.
+const LISTENER: &str = "listener";
 /// Pokes that wait for the loop; past it, all lanes are looked at instead.
 const MAX_WAITING_POKES: usize = 4096;
 
@@ -72,6 +75,7 @@ pub(crate) fn start(
     options: &PgConnectOptions,
     gateway: &GatewayId,
     listen: bool,
+    loops: &mut Loops,
     status: Arc<WriterStatus>,
 ) -> Pokes {
     let (sender, heard) = mpsc::channel(MAX_WAITING_POKES);
@@ -88,10 +92,10 @@ pub(crate) fn start(
         status,
     };
     if listen {
-        tokio::task::spawn_local(ear.listen_for_ever());
+        loops.start(LISTENER, ear.listen_for_ever());
     } else {
         // The sender lives on in a task that never ends, so that the receiver never looks closed.
-        tokio::task::spawn_local(async move {
+        loops.start(LISTENER, async move {
             let _ear = ear;
             std::future::pending::<()>().await;
         });
@@ -104,6 +108,7 @@ impl Ear {
         let mut back_off = Duration::from_millis(100);
         let mut complained = false;
         loop {
+            self.status.listener.begin();
             match self.connect().await {
                 Ok(mut listener) => {
                     back_off = Duration::from_millis(100);
@@ -111,12 +116,14 @@ impl Ear {
                     self.poke(Poke::Commands(None));
                     self.poke(Poke::Specs(None));
                     self.hear(&mut listener).await;
+                    self.status.listener.end(Some("the connection was lost".to_owned()));
                 }
-                Err(error) if !complained => {
-                    complained = true;
-                    tracing::warn!(%error, "notifications are not heard, commands wait for the poll; trying again");
+                Err(error) => {
+                    self.status.listener.end(Some(error.to_string()));
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::warn!(%error, "notifications are not heard, commands wait for the poll; trying again");
+                    }
                 }
-                Err(_) => {}
             }
             self.status.listening.store(false, Ordering::Relaxed);
             tokio::time::sleep(back_off).await;
@@ -159,6 +166,7 @@ impl Ear {
             match heard {
                 Ok(Some(notification)) if notification.payload() == PROBE => {
                     waits_for_probe = false;
+                    self.status.listener.end(None);
                     self.status.listening.store(true, Ordering::Relaxed);
                 }
                 Ok(Some(notification)) => {

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::hooks::Hooks;
 use crate::jobs::QueueRunner;
+use crate::loops::Loops;
 use crate::status::WriterStatus;
 
 /// A job's outcome on its way back.
@@ -40,6 +41,7 @@ impl Queues {
         synchronous_dispatch: bool,
         duplicates: DuplicateRule,
         hooks: &Arc<Hooks>,
+        loops: &mut Loops,
         status: &Arc<WriterStatus>,
     ) -> Self {
         let (sender, done) = mpsc::channel(Queue::ALL.len());
@@ -50,7 +52,7 @@ impl Queues {
                 let runner = QueueRunner::new(options, gateway, queue, synchronous_dispatch)
                     .with_duplicates(duplicates)
                     .with_hooks(Arc::clone(hooks), Arc::clone(status));
-                tokio::task::spawn_local(serve(runner, jobs, sender.clone()));
+                loops.start(queue.label(), serve(runner, jobs, sender.clone()));
                 way
             })
             .collect();

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use gateway_core::store::{Queue, StoreError};
 use gateway_core::writer::{Phase, WriterCounts};
 
+use crate::loop_status::LoopStatus;
+
 /// Of one queue, since the thread began.
 #[derive(Debug, Default)]
 pub struct QueueStatus {
@@ -22,18 +24,8 @@ pub struct QueueStatus {
     pub nanos: AtomicU64,
     /// The longest of them.
     pub longest_nanos: AtomicU64,
-    /// Jobs that failed.
-    pub failures: AtomicU64,
-    /// Jobs that failed since the last one that committed.
-    pub consecutive_failures: AtomicU64,
-    last_error: Mutex<Option<String>>,
-}
-
-impl QueueStatus {
-    /// What the last failed job said; kept after later ones committed.
-    pub fn last_error(&self) -> Option<String> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
+    /// Its jobs as runs of a loop: those that failed, and the one in flight.
+    pub runs: LoopStatus,
 }
 
 /// The writer's state for health, metrics and a watchdog.
@@ -51,6 +43,8 @@ pub struct WriterStatus {
     pub messages_given: AtomicU64,
     /// Notifications heard.
     pub pokes: AtomicU64,
+    /// The loop that listens: each connection whose probe came back is a clean run.
+    pub listener: LoopStatus,
     /// Whether notifications are heard: the probe came back.
     pub listening: AtomicBool,
     pub hellos_granted: AtomicU64,
@@ -167,13 +161,10 @@ impl WriterStatus {
 
     pub(crate) fn note_job(&self, queue: Queue, entries: usize, took: Duration, error: Option<&StoreError>) {
         let status = self.queue(queue);
-        if let Some(error) = error {
-            status.failures.fetch_add(1, Ordering::Relaxed);
-            status.consecutive_failures.fetch_add(1, Ordering::Relaxed);
-            *status.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        status.runs.end(error.map(ToString::to_string));
+        if error.is_some() {
             return;
         }
-        status.consecutive_failures.store(0, Ordering::Relaxed);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         status.jobs.fetch_add(1, Ordering::Relaxed);
         status.entries.fetch_add(entries as u64, Ordering::Relaxed);

@@ -25,6 +25,7 @@ use tokio::task::LocalSet;
 use crate::hooks::{Hooks, HooksError, check_hooks};
 use crate::listener;
 use crate::log_lines::LogLines;
+use crate::loops::{LoopEnded, Loops, panic_text};
 use crate::outbox::Outbox;
 use crate::queues::{Clock, Queues};
 use crate::schema::{SchemaError, schema_version};
@@ -68,6 +69,8 @@ pub enum DbWriterError {
     Hooks(#[source] HooksError),
     #[error("{key} is not one: {why}")]
     Url { key: &'static str, why: String },
+    #[error("{0}")]
+    Loop(#[source] LoopEnded),
     #[error("the db-writer thread panicked: {0}")]
     Panicked(String),
 }
@@ -145,11 +148,7 @@ impl DbWriterHandle {
 
     /// Waits until it has ended. A panic is an error.
     pub fn join(self) -> Result<(), DbWriterError> {
-        self.thread.join().unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(DbWriterError::Panicked(text.unwrap_or_else(|| "no message".to_owned())))
-        })
+        self.thread.join().unwrap_or_else(|panic| Err(DbWriterError::Panicked(panic_text(panic.as_ref()))))
     }
 }
 
@@ -212,6 +211,7 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
     let clock = Clock::new(config.started);
     let gateway = config.writer.gateway.clone();
     let duplicates = config.writer.limits.duplicates;
+    let mut loops = Loops::default();
     let mut turns = Loop {
         writer: Writer::new(config.writer, clock.now()),
         clock,
@@ -223,9 +223,17 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
             config.synchronous_dispatch,
             duplicates,
             &config.hooks,
+            &mut loops,
             &config.status,
         ),
-        pokes: listener::start(&listen_options, &gateway, config.listen, Arc::clone(&config.status)),
+        pokes: listener::start(
+            &listen_options,
+            &gateway,
+            config.listen,
+            &mut loops,
+            Arc::clone(&config.status),
+        ),
+        loops,
         stop,
         status: config.status,
         log: LogLines::new(gateway),
@@ -235,8 +243,7 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
         // The shards run and must be told; there is nothing to write.
         turns.writer.handle_stop(clock.now());
     }
-    turns.run().await;
-    Ok(())
+    turns.run().await.map_err(DbWriterError::Loop)
 }
 
 /// Says what is wrong with a URL of a database, without repeating it.

@@ -5,7 +5,8 @@
 //!
 //! 1. A turn takes a bounded number of messages and then lets the queues' tasks run.
 //! 2. It never blocks: what a shard has no space for is kept, what a queue works on comes back.
-//! 3. It turns at least once a second, so that a watchdog sees it live.
+//! 3. A loop beside it that ends, ends it too: a queue without its task would wait for ever.
+//! 4. It turns at least once a second, so that a watchdog sees it live.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use gateway_core::writer::{Phase, Writer};
 
 use crate::listener::{Poke, Pokes};
 use crate::log_lines::{LogLines, store_error};
+use crate::loops::{LoopEnded, Loops};
 use crate::outbox::Outbox;
 use crate::queues::{Clock, Done, Queues};
 use crate::status::WriterStatus;
@@ -36,6 +38,7 @@ pub(crate) struct Loop {
     pub(crate) inbox: Inbox<ToWriter>,
     pub(crate) outbox: Outbox,
     pub(crate) queues: Queues,
+    pub(crate) loops: Loops,
     pub(crate) pokes: Pokes,
     pub(crate) stop: Arc<StopSignal>,
     pub(crate) status: Arc<WriterStatus>,
@@ -51,20 +54,23 @@ enum Wake {
     Ask(Ask),
     Space,
     Time,
+    Ended(LoopEnded),
 }
 
 impl Loop {
-    /// Turns until all is written and the lease is released.
-    pub(crate) async fn run(mut self) {
+    /// Turns until all is written and the lease is released, or until a loop beside it has ended.
+    pub(crate) async fn run(mut self) -> Result<(), LoopEnded> {
         loop {
             let took_all = self.take_what_is_there();
             self.give_what_is_due();
             if self.writer.phase() == Phase::Stopped {
-                return;
+                return Ok(());
             }
             if took_all {
-                let wake = self.wait().await;
-                self.take(wake);
+                match self.wait().await {
+                    Wake::Ended(ended) => return Err(ended),
+                    wake => self.take(wake),
+                }
             } else {
                 tokio::task::yield_now().await;
             }
@@ -106,6 +112,7 @@ impl Loop {
             self.writer.handle_time(now);
         }
         while let Some(job) = self.writer.poll_job(now) {
+            self.status.queue(job.queue()).runs.begin();
             self.queues.hand(job, now);
         }
         let mut given = 0;
@@ -130,13 +137,14 @@ impl Loop {
     }
 
     async fn wait(&mut self) -> Wake {
-        let Self { writer, clock, inbox, outbox, queues, pokes, stop, shards_gone, .. } = self;
+        let Self { writer, clock, inbox, outbox, queues, loops, pokes, stop, shards_gone, .. } = self;
         let longest = tokio::time::Instant::now() + LONGEST_WAIT;
         let until = writer.next_deadline().map_or(longest, |due| clock.instant(due).min(longest));
         let takes_messages = writer.wants_messages() && !*shards_gone;
         let is_blocked = outbox.is_blocked();
         tokio::select! {
             done = queues.done.recv() => Wake::Done(done),
+            ended = loops.ended() => Wake::Ended(ended),
             message = poll_fn(|context| inbox.poll_take(context)), if takes_messages => Wake::Message(message),
             poke = pokes.heard.recv() => Wake::Poke(poke),
             ask = stop.requested() => Wake::Ask(ask),
@@ -166,7 +174,94 @@ impl Loop {
             Wake::Poke(Some(poke)) => self.poke(&poke, now),
             Wake::Ask(Ask::Drain(plan)) => self.writer.handle_drain(plan, now),
             Wake::Ask(Ask::Stop) => self.writer.handle_stop(now),
-            Wake::Done(None) | Wake::Poke(None) | Wake::Space | Wake::Time => {}
+            Wake::Done(None) | Wake::Poke(None) | Wake::Space | Wake::Time | Wake::Ended(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use gateway_core::hooks::HookedKinds;
+    use gateway_core::ids::GatewayId;
+    use gateway_core::limits::Limits;
+    use gateway_core::mail::mailbox;
+    use gateway_core::store::GatewayRow;
+    use gateway_core::writer::WriterConfig;
+    use sqlx::postgres::PgConnectOptions;
+
+    use super::*;
+    use crate::listener;
+
+    fn config(gateway: &GatewayId) -> WriterConfig {
+        WriterConfig {
+            gateway: gateway.clone(),
+            owner: "o".to_owned(),
+            dead_owner_prefix: None,
+            row: GatewayRow {
+                region: String::new(),
+                internal_url: String::new(),
+                version: String::new(),
+                max_streams: 1,
+            },
+            shards: 1,
+            limits: Arc::new(Limits::default()),
+            lease_ttl: Duration::from_secs(20),
+            lease_renew_every: Duration::from_secs(5),
+            poll_every: Duration::from_secs(1),
+            sweep_every: Duration::from_secs(5),
+            spec_sweep_every: Duration::from_secs(30),
+            hooked: HookedKinds::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_dies_ends_the_thread_with_its_name_and_reason() {
+        let gateway = GatewayId::new("g").expect("a gateway id");
+        // Nobody is there: every job fails, and the loops go on.
+        let options = PgConnectOptions::new_without_pgpass().socket("/nowhere");
+        let clock = Clock::new(Instant::now());
+        let (status, hooks) = (Arc::<WriterStatus>::default(), Arc::default());
+        // Held, so that the shard is not taken for gone.
+        let (_posts, inbox) = mailbox(8, 1 << 20, 1);
+        let tasks = tokio::task::LocalSet::new();
+        let ended = Box::pin(tasks.run_until(async {
+            let mut loops = Loops::default();
+            let queues = Queues::start(
+                &options,
+                &gateway,
+                true,
+                Limits::default().duplicates,
+                &hooks,
+                &mut loops,
+                &status,
+            );
+            let pokes = listener::start(&options, &gateway, false, &mut loops, Arc::clone(&status));
+            let failing = Arc::clone(&status);
+            loops.start("feed", async move {
+                while failing.queue(gateway_core::store::Queue::Lease).runs.read().failures == 0 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                panic!("a row that nobody foresaw");
+            });
+            let turns = Loop {
+                writer: Writer::new(config(&gateway), clock.now()),
+                clock,
+                inbox,
+                outbox: Outbox::new(Vec::new()),
+                queues,
+                loops,
+                pokes,
+                stop: Arc::default(),
+                status: Arc::clone(&status),
+                log: LogLines::new(gateway.clone()),
+                shards_gone: false,
+            };
+            turns.run().await
+        }));
+        let ended = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it ends");
+        let reason = ended.expect_err("a loop died").to_string();
+        assert_eq!(reason, "the loop feed has ended: it panicked: a row that nobody foresaw");
     }
 }

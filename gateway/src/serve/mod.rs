@@ -10,6 +10,7 @@
 mod files;
 mod hooks;
 mod limits;
+mod loops;
 mod readings;
 mod run;
 mod signals;

@@ -13,9 +13,11 @@ use gateway_core::admission::Admission;
 use gateway_core::ids::ShardId;
 use gateway_core::store::Queue;
 use gateway_core::writer::Phase;
-use gateway_db_writer::{QueueStatus, WriterStatus};
+use gateway_db_writer::{LoopStatus, QueueStatus, WriterStatus};
 use gateway_shard::ShardCounters;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::loops;
 
 /// The atomics of a gateway's threads.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub struct Readings {
     writer: Arc<WriterStatus>,
     /// With the cpu of each.
     shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
+    /// The turns of each thread that must turn, in the order of `turns`; the watchdog writes them.
+    threads: Vec<LoopStatus>,
 }
 
 /// A counter of a shard: its name, what it counts, how it is read.
@@ -112,7 +116,8 @@ impl Readings {
         writer: Arc<WriterStatus>,
         shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     ) -> Self {
-        Self { gateway, version, started, admission, writer, shards }
+        let threads = (0..=shards.len()).map(|_| LoopStatus::default()).collect();
+        Self { gateway, version, started, admission, writer, shards, threads }
     }
 
     /// Where the writer is in its life.
@@ -142,6 +147,11 @@ impl Readings {
         });
         let writer = ("db-writer".to_owned(), self.writer.ticks.load(Relaxed));
         shards.chain([writer]).collect()
+    }
+
+    /// The turns of the threads as loops, in the order of `turns`.
+    pub(super) fn thread_loops(&self) -> &[LoopStatus] {
+        &self.threads
     }
 
     fn per_shard(&self, reading: &ShardReading) -> Vec<(Vec<Label>, f64)> {
@@ -221,13 +231,13 @@ impl Readings {
                 "job_failures",
                 "Group commits that failed",
                 None,
-                Points::Counters(self.per_queue(|queue| count(&queue.failures))),
+                Points::Counters(self.per_queue(|queue| number(queue.runs.read().failures))),
             ),
             family(
                 "job_failures_in_a_row",
                 "Group commits that failed since the last good one",
                 None,
-                Points::Gauges(self.per_queue(|queue| count(&queue.consecutive_failures))),
+                Points::Gauges(self.per_queue(|queue| number(queue.runs.read().consecutive_failures))),
             ),
         ]
     }
@@ -238,12 +248,13 @@ impl Status for Readings {
         let phase = self.phase();
         let queues = Queue::ALL.into_iter().map(|queue| {
             let status = self.writer.queue(queue);
+            let runs = status.runs.read();
             QueueHealth {
                 queue,
                 jobs: status.jobs.load(Relaxed),
-                consecutive_failures: status.consecutive_failures.load(Relaxed),
-                failures: status.failures.load(Relaxed),
-                last_error: status.last_error(),
+                consecutive_failures: runs.consecutive_failures,
+                failures: runs.failures,
+                last_error: runs.last_error,
             }
         });
         let shards = self.shards.iter().zip(0..).map(|((cpu, counters), shard)| ShardHealth {
@@ -274,6 +285,7 @@ impl Status for Readings {
                 sessions_reaped: self.writer.sessions_reaped.load(Relaxed),
             },
             queues: queues.collect(),
+            loops: loops::health(self),
             shards: shards.collect(),
         }
     }
@@ -325,6 +337,7 @@ impl Status for Readings {
                 .map(|(name, help, read)| Family::counter(name, help, read(&self.writer).load(Relaxed))),
         );
         families.extend(self.queue_families());
+        families.extend(loops::families(self));
         families.extend(self.shard_families());
         families
     }
