@@ -336,6 +336,11 @@ impl Cluster {
             .args(["--username", SUPERUSER, "--encoding=UTF8", "--locale=C", "--auth-local=trust"])
             .args(["--auth-host=scram-sha-256", "--pwfile"])
             .arg(&password_file);
+        if self.owned.is_some() {
+            // Gone with the machine if that goes: nothing of the new folder need reach the disk. What the
+            // server itself commits does (fsync is on).
+            initdb.arg("--no-sync");
+        }
         let output = initdb.output().map_err(|error| ClusterError::io("running initdb".to_owned(), error))?;
         if output.status.success() {
             return Ok(());
