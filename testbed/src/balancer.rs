@@ -101,7 +101,8 @@ impl Balancer {
         let also_log = log.try_clone().map_err(io_error("opening the balancer's log"))?;
         let mut command = Command::new(program);
         command.arg("-db").arg("-f").arg(&config).stdout(Stdio::from(log)).stderr(Stdio::from(also_log));
-        let process = Guarded::spawn(&mut command, "TERM", None).map_err(io_error("starting haproxy"))?;
+        let process = Guarded::spawn(&mut command, "TERM", Some(socket_folder.path()))
+            .map_err(io_error("starting haproxy"))?;
         let mut balancer = Self { process, options, socket, version, _socket_folder: socket_folder };
         balancer.await_ready().await?;
         Ok(balancer)
