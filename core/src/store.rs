@@ -452,7 +452,8 @@ pub enum PresenceEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PresenceOutcome {
     Written,
-    /// The node's session has another epoch or gateway by now.
+    /// The node's session has another epoch or gateway by now, or was written as ended while it lived: a
+    /// sweep took its gateway for dead, as it may when the database's clock jumps ahead.
     Superseded,
 }
 

@@ -1,5 +1,6 @@
 -- Liveness and disconnects, fenced by the session's epoch. Liveness reads sessions and locks none:
--- what a Hello makes of it a moment later is as true as what it was.
+-- what a Hello makes of it a moment later is as true as what it was. A session that is written as ended (a
+-- sweep took its gateway for dead) does not live on: nothing is dispatched to it, and its gateway must know.
 -- $1 gateway; one element an entry in $2 node, $3 session epoch, $4 whether it is disconnected.
 WITH asked AS MATERIALIZED (
     SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.session_epoch, a.gone
@@ -24,6 +25,7 @@ seen AS MATERIALIZED (
         SELECT s.node_id
         FROM node_sessions s
         WHERE NOT e.gone AND s.node_id = e.node_id AND s.session_epoch = e.session_epoch AND s.gateway_id = $1
+          AND s.disconnected_at IS NULL
         OFFSET 0
     ) s ON true
     LEFT JOIN LATERAL (

@@ -423,3 +423,24 @@ async fn a_session_that_is_locked_is_left_for_the_next_look_and_a_gateway_that_t
     assert_eq!(sweeper.page(&dead, (None, None, false), 1000).await.reaped, 0, "it lives again");
     assert_eq!(connected(&mut db).await, ["n1"]);
 }
+
+#[tokio::test]
+async fn a_session_that_was_taken_for_dead_is_told_so_by_its_next_liveness_write() {
+    let mut db = database().await;
+    db.nodes(2).await;
+    let living = db.lease_of("g2", "o2").await;
+    let taken = db.connect(&living, "n1", &[("default", 1)]).await;
+    // The database's clock jumps ahead, and the gateway renews its lease a moment later.
+    db.set_clock("21 s").await;
+    let mut sweeper = Sweeper::new(&db).await;
+    let dead = sweeper.dead().await.remove(0);
+    assert_eq!(sweeper.page(&dead, (None, None, false), 1000).await.reaped, 1);
+    db.lease_of("g2", "o2").await;
+    let kept = db.connect(&living, "n2", &[("default", 1)]).await;
+    let alive = |name: &str, epoch| PresenceEntry::Alive { node: node(name), epoch };
+    let entries = vec![alive("n1", taken.epoch), alive("n2", kept.epoch)];
+    let job = Job::Presence { gateway: gateway("g2"), entries };
+    let outcome = db.runner_of("g2", Queue::Presence).run(&job).await;
+    assert_eq!(outcome, Outcome::Presence(Ok(vec![PresenceOutcome::Superseded, PresenceOutcome::Written])));
+    assert_eq!(connected(&mut db).await, ["n2"]);
+}

@@ -120,6 +120,21 @@ impl Store {
         lost
     }
 
+    /// The same for dispatches of which it is known that nothing durable followed them. Gives those that were
+    /// lost: an attempt that has come further since is stored.
+    pub fn forget_marks(&mut self, dispatched: &[(CommandId, Attempt)]) -> Vec<(CommandId, Attempt)> {
+        let mut lost = Vec::new();
+        for (id, attempt) in dispatched {
+            let Some(row) = self.commands.get_mut(id) else { continue };
+            if row.state == CommandState::Dispatched && row.attempt == *attempt {
+                row.state = CommandState::Pending;
+                row.dispatched = false;
+                lost.push((*id, *attempt));
+            }
+        }
+        lost
+    }
+
     /// The sweep: what is pending past its time expires.
     pub fn expire(&mut self, now: UnixMillis) {
         for row in self.commands.values_mut() {

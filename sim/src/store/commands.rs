@@ -35,7 +35,7 @@ impl Store {
             .map(|(id, _)| id)
             .take(want.free.0 as usize)
             .collect();
-        self.assert_order(want, &due, now);
+        self.assert_order(want, &due);
         for id in &due {
             let Some(row) = self.commands.get_mut(id) else { continue };
             row.set_state(CommandState::Dispatched);
@@ -60,12 +60,12 @@ impl Store {
     }
 
     /// The cursor hides no first attempt, and none overtakes another.
-    fn assert_order(&self, want: &LaneWant, due: &[CommandId], now: UnixMillis) {
+    fn assert_order(&self, want: &LaneWant, due: &[CommandId]) {
         let pending = |(_, row): &(CommandId, &CommandRow)| {
             row.lane == want.lane
                 && row.state == CommandState::Pending
                 && !row.deferred
-                && !row.is_too_late(now)
+                && !row.is_too_late(self.latest)
         };
         let hidden = self.rows_of(&want.node).filter(pending).find(|(_, row)| row.seq <= want.cursor);
         assert!(hidden.is_none(), "the cursor {} of {want:?} hides {hidden:?}", want.cursor);

@@ -111,6 +111,8 @@ pub struct Store {
     inventory_work: BTreeSet<NodeId>,
     poison: Option<String>,
     sweeps: sweeps::SweepTables,
+    /// The latest that the clock ever said: what was too late once is passed over for good.
+    latest: UnixMillis,
     specs: BTreeMap<(NodeId, SpecName), SpecRow>,
     duplicates: DuplicateRule,
     moves: BTreeMap<NodeId, (String, Moves)>,
@@ -147,6 +149,7 @@ impl Store {
 
     /// Commits a job, or says why nothing was committed.
     pub fn commit(&mut self, job: &Job, now: UnixMillis) -> Outcome {
+        self.latest = self.latest.max(now);
         match job {
             Job::Lease(job) => Outcome::Lease(Ok(self.lease(job, now))),
             Job::Hellos { proof, entries } => Outcome::Hellos(Ok(self.routed(proof, now, |store| {
@@ -172,9 +175,7 @@ impl Store {
                 }
                 Outcome::Updates(Ok(entries.iter().map(|entry| self.update(entry, now)).collect()))
             }
-            Job::Presence { gateway, entries } => {
-                Outcome::Presence(Ok(entries.iter().map(|entry| self.presence(gateway, entry)).collect()))
-            }
+            Job::Presence { gateway, entries } => Outcome::Presence(Ok(self.presence(gateway, entries))),
             Job::Events { entries } => self.append(entries),
             Job::Statuses { entries } => self.store_statuses(entries),
             Job::Inventory { entries, most } => self.inventory(entries, *most),
@@ -248,17 +249,28 @@ impl Store {
 
     // -- presence and feed -----------------------------------------------------------------------
 
-    fn presence(&mut self, gateway: &GatewayId, entry: &PresenceEntry) -> PresenceOutcome {
-        let (node, epoch) = (entry.node(), entry.epoch());
-        match self.sessions.get_mut(node) {
-            Some(row) if row.epoch == epoch && row.gateway.as_ref() == Some(gateway) => {
-                if matches!(entry, PresenceEntry::Disconnected { .. }) {
-                    row.connected = false;
-                }
-                PresenceOutcome::Written
+    /// Each entry meets what was there before the batch.
+    fn presence(&mut self, gateway: &GatewayId, entries: &[PresenceEntry]) -> Vec<PresenceOutcome> {
+        let matches = |entry: &PresenceEntry| {
+            let row = self.sessions.get(entry.node());
+            row.is_some_and(|row| {
+                let is_its = row.epoch == entry.epoch() && row.gateway.as_ref() == Some(gateway);
+                // A sweep took its gateway for dead: it does not live on.
+                is_its && (row.connected || matches!(entry, PresenceEntry::Disconnected { .. }))
+            })
+        };
+        let outcomes: Vec<PresenceOutcome> = entries
+            .iter()
+            .map(|entry| if matches(entry) { PresenceOutcome::Written } else { PresenceOutcome::Superseded })
+            .collect();
+        for (entry, outcome) in entries.iter().zip(&outcomes) {
+            let ends =
+                matches!(entry, PresenceEntry::Disconnected { .. }) && *outcome == PresenceOutcome::Written;
+            if let Some(row) = self.sessions.get_mut(entry.node()).filter(|_| ends) {
+                row.connected = false;
             }
-            _ => PresenceOutcome::Superseded,
         }
+        outcomes
     }
 
     fn wanted_cancels(&self, gateway: &GatewayId) -> Vec<WantedCancel> {
