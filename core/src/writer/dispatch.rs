@@ -12,8 +12,8 @@
 //! 4. A connection that was lost may mean a crash, and a crash may have lost marks of dispatches that
 //!    did not wait for the disk. So every lane with something in flight is read then, which gives
 //!    those marks back, and no pass starts before all are.
-//! 5. A claim whose command is known to be terminal by now, or whose session is gone, is not sent:
-//!    the row stays as it is, and the next Hello replays it.
+//! 5. What was claimed or read, and whose attempt is known to be over by now, is not sent, nor is what has no
+//!    session any more: the row stays as it is, and the next Hello replays it.
 
 use std::collections::BTreeMap;
 
@@ -138,7 +138,7 @@ impl Dispatch {
             if moves_cursor {
                 ledger.move_cursor(lane, command.seq);
             }
-            if self.overlap.is_terminal(command.id) {
+            if self.overlap.is_over(&node, command.id, command.attempt) {
                 continue;
             }
             ledger.debit(lane, command.id, command.attempt);
@@ -170,7 +170,8 @@ impl Dispatch {
             let in_flight: BTreeMap<CommandId, Attempt> =
                 state.in_flight.iter().map(|command| (command.id, command.attempt)).collect();
             let new = state.in_flight.into_iter().filter(|command| {
-                !lane.holds(command.id, command.attempt) && !self.overlap.is_terminal(command.id)
+                !lane.holds(command.id, command.attempt)
+                    && !self.overlap.is_over(&lane.node, command.id, command.attempt)
             });
             unsent.entry(key).or_default().extend(new);
             ledger.thaw(id, in_flight, state.cursor);

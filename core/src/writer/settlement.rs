@@ -4,7 +4,8 @@
 //! before an update changed them, and be heard of after it. What was stored meanwhile is kept here,
 //! and applied on top of the older snapshot. Owns that, and nothing else.
 //!
-//! 1. Of a command only the last stored state counts: updates are heard of in the order of commits.
+//! 1. Of a command of a node only the last stored state counts: updates are heard of in the order of commits.
+//!    What another node says of it is nothing of it.
 //! 2. What is kept is bounded by the commands in flight when the snapshot's job left.
 
 use std::collections::BTreeMap;
@@ -50,17 +51,22 @@ impl Settlement {
 
 #[derive(Debug, Default)]
 pub(super) struct Overlap {
-    settled: BTreeMap<CommandId, Settlement>,
+    settled: BTreeMap<(NodeId, CommandId), Settlement>,
 }
 
 impl Overlap {
     pub(super) fn note(&mut self, settlement: &Settlement) {
-        self.settled.insert(settlement.id, settlement.clone());
+        self.settled.insert((settlement.node.clone(), settlement.id), settlement.clone());
     }
 
-    pub(super) fn is_terminal(&self, id: CommandId) -> bool {
-        let row = self.settled.get(&id).map(|settlement| &settlement.row);
-        matches!(row, Some(RowState::In { state, .. }) if state.is_terminal())
+    /// Whether that attempt is known to have left the flight: it ended, or was refused and is to be tried again.
+    pub(super) fn is_over(&self, node: &NodeId, id: CommandId, attempt: Attempt) -> bool {
+        let settled = self.settled.get(&(node.clone(), id));
+        let settled = settled.filter(|settlement| settlement.attempt >= attempt);
+        settled.is_some_and(|settlement| match &settlement.row {
+            RowState::In { state, .. } => !state.is_in_flight(),
+            RowState::Past => true,
+        })
     }
 
     /// Enters what was settled of this node on top of an older snapshot.

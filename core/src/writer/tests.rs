@@ -570,6 +570,48 @@ fn after_an_unknown_outcome_a_lane_is_frozen_until_it_is_read() {
 }
 
 #[test]
+fn what_was_refused_while_its_lane_was_read_is_not_sent_again() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 1)]);
+    desk.enter("b", 2, 1, &[("main", 1)]);
+    desk.poke("a");
+    desk.pass();
+    desk.outcome(claims("a", 1, [1]));
+    assert_eq!(desk.news(), ["1: commands 1"]);
+    desk.poke("b");
+    desk.pass();
+    desk.outcome(Outcome::Dispatch(Err(StoreError::OutcomeUnknown("the server crashed".into()))));
+    desk.at(50);
+    let Some(Job::ReadLanes { lanes, .. }) = desk.job() else { panic!("the lanes must be read") };
+    // The first attempt is refused, to be tried again; what is read is older than that.
+    desk.post(update("a", 1, 1, CommandState::Refused));
+    assert!(desk.has_no_pass());
+    desk.outcome(stored(&[CommandState::Pending]));
+    let of_a = LaneState { in_flight: vec![command(1, "main", 1)], cursor: LaneSeq(1) };
+    let of_b = LaneState { in_flight: Vec::new(), cursor: LaneSeq(0) };
+    let is_a = |lane: &LaneRead| lane.node == node("a");
+    let states = lanes.iter().map(|lane| if is_a(lane) { of_a.clone() } else { of_b.clone() }).collect();
+    desk.outcome(Outcome::LanesRead(Ok(Routed::Committed(states))));
+    assert_eq!(desk.news(), ["1: stored pending"], "that attempt is over");
+    assert!(desk.pass().iter().all(|want| want.free == Credits(1)), "and takes no credit");
+}
+
+#[test]
+fn what_a_node_says_of_anothers_command_holds_up_no_claim_of_it() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 1)]);
+    desk.enter("b", 2, 1, &[("main", 1)]);
+    desk.poke("a");
+    desk.pass();
+    // While the pass is out, another node reports on the command that it claims.
+    desk.post(update("b", 2, 1, CommandState::Succeeded));
+    assert!(desk.has_no_pass());
+    desk.outcome(Outcome::Updates(Ok(vec![UpdateOutcome::UnknownCommand])));
+    desk.outcome(claims("a", 1, [1]));
+    assert_eq!(desk.news().last().map(String::as_str), Some("1: commands 1"));
+}
+
+#[test]
 fn after_a_lost_connection_all_that_was_sent_is_asserted_before_anything_is_dispatched() {
     let mut desk = Desk::serving();
     desk.enter("a", 1, 1, &[("main", 3)]);
