@@ -2,10 +2,11 @@
 //!
 //! 1. A change is sent at once, or found out by the gateway from the list of a heartbeat.
 //! 2. What is wanted is sent, mostly. What is not, and what is lost with a session, is found out again.
-//! 3. An ack names a section that was sent. Each section keeps all that it ever held, so the world can
+//! 3. Now and then a body is corrupt on its way: it is rejected, and asked for again.
+//! 4. An ack names a section that was sent. Each section keeps all that it ever held, so the world can
 //!    hold what is stored against what was acked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use gateway_core::ids::{FrameRef, SectionName};
 use gateway_core::inventory::{BodyHash, SectionHash};
 use gateway_core::time::Moment;
 
+use crate::check::must;
 use crate::node::POISON;
 use crate::random::Chance;
 
@@ -29,6 +31,7 @@ pub(crate) struct SimInventory {
     /// What was acked: section and place among what it held. To be checked and taken by the world.
     pub(crate) acked: Vec<(SectionName, usize)>,
     on_their_way: BTreeMap<FrameRef, (SectionName, usize)>,
+    corrupt: BTreeSet<FrameRef>,
     to_send: Vec<SectionName>,
     left: u64,
     change_at: Option<Moment>,
@@ -42,6 +45,7 @@ impl SimInventory {
             held: (0..SECTIONS).map(|number| (name(number), vec![Bytes::from_static(b"first")])).collect(),
             acked: Vec::new(),
             on_their_way: BTreeMap::new(),
+            corrupt: BTreeSet::new(),
             to_send: Vec::new(),
             left: CHANGES,
             change_at: Some(Moment::default() + Duration::from_millis(700)),
@@ -59,6 +63,7 @@ impl SimInventory {
 
     pub(crate) fn handle_connected(&mut self) {
         self.on_their_way.clear();
+        self.corrupt.clear();
         self.to_send.clear();
     }
 
@@ -70,6 +75,7 @@ impl SimInventory {
 
     /// Whether the ack was one of a section.
     pub(crate) fn handle_ack(&mut self, frame_ref: FrameRef) -> bool {
+        must("a corrupt section is not acked", !self.corrupt.contains(&frame_ref), || format!("{frame_ref}"));
         let answered = self.on_their_way.remove(&frame_ref);
         let mine = answered.is_some();
         self.acked.extend(answered);
@@ -79,6 +85,10 @@ impl SimInventory {
     /// Whether the answer was about a section; what can't be stored is changed.
     pub(crate) fn handle_rejected(&mut self, rejected: &Rejected, chance: &mut Chance) -> bool {
         let Some((section, place)) = self.on_their_way.remove(&rejected.frame_ref) else { return false };
+        if self.corrupt.remove(&rejected.frame_ref) {
+            assert_eq!(rejected.code, RejectCode::Invalid, "{rejected:?}");
+            return true;
+        }
         assert_eq!(rejected.code, RejectCode::NotStorable, "{rejected:?}");
         let held = self.held.get_mut(&section).expect("a section that was sent");
         assert_eq!(held[place], POISON, "{rejected:?}");
@@ -116,6 +126,12 @@ impl SimInventory {
         let frame_ref = FrameRef(*next_ref);
         *next_ref += 1;
         let hash = Bytes::copy_from_slice(&BodyHash::of(&body).0);
+        // By its ref, so that it is not every time one section's.
+        let is_corrupt = frame_ref.0.is_multiple_of(17);
+        let body = if is_corrupt { Bytes::from_static(b"corrupt") } else { body };
+        if is_corrupt {
+            self.corrupt.insert(frame_ref);
+        }
         let name = section.as_str().to_owned();
         self.on_their_way.insert(frame_ref, (section, held.len() - 1));
         Some(InventorySection { frame_ref, section: name, hash, body })

@@ -17,7 +17,7 @@ use crate::random::Chance;
 /// Events that a node writes in its life.
 const EVENTS: u64 = 24;
 /// Events of a batch, so that a journal takes several.
-const BATCH: usize = 5;
+const BATCH: usize = 11;
 /// A journal of so many events is followed by a new one, as after a reinstallation.
 const LONGEST: usize = 12;
 
@@ -27,6 +27,8 @@ pub(crate) struct SimJournal {
     /// All that was written, from seq 1 on.
     pub(crate) events: Vec<Event>,
     pub(crate) acked: EventSeq,
+    /// Earlier journals, all of whose events were acked.
+    pub(crate) past: Vec<(JournalId, Vec<Event>)>,
     in_flight: Option<FrameRef>,
     /// Whether an ack brought nothing forward: then the next session must.
     stuck: bool,
@@ -46,6 +48,7 @@ impl SimJournal {
             id: journal_id(0),
             events: Vec::new(),
             acked: EventSeq(0),
+            past: Vec::new(),
             in_flight: None,
             stuck: false,
             number: 0,
@@ -60,8 +63,8 @@ impl SimJournal {
         self.in_flight = None;
         if self.events.len() >= LONGEST && self.is_idle_now() {
             self.number += 1;
-            self.id = journal_id(self.number);
-            self.events.clear();
+            let before = std::mem::replace(&mut self.id, journal_id(self.number));
+            self.past.push((before, std::mem::take(&mut self.events)));
             self.acked = EventSeq(0);
         }
     }
@@ -94,7 +97,7 @@ impl SimJournal {
         if self.write_at.is_none_or(|at| now < at) {
             return;
         }
-        for _ in 0..chance.within(1..8).min(self.left) {
+        for _ in 0..chance.within(1..14).min(self.left) {
             let seq = EventSeq(self.events.len() as u64 + 1);
             let poison = self.poisons && chance.percent(10);
             let kind = if poison { POISON } else { "event" }.to_owned();

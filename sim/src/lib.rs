@@ -8,18 +8,25 @@
 //! 1. Nothing here reads a clock, a thread or an address; equal seeds give equal digests.
 //! 2. What must hold is asserted at every step by the machines, the store, the nodes and the world.
 
+mod check;
+mod coverage;
 mod inventory;
 mod journal;
 mod node;
 mod node_specs;
+mod oracle;
 mod process;
 mod random;
 mod statuses;
 pub mod store;
+mod survey;
+mod watched;
 mod world;
 
+pub use coverage::Coverage;
 pub use random::Chance;
-pub use world::{Plan, Story, World};
+pub use survey::{Failure, Survey, survey};
+pub use world::{FAULTS, Plan, Story, World};
 
 /// Lives through the world of one seed. Panics where something does not hold.
 pub fn live(seed: u64, plan: Plan) -> Story {

@@ -6,7 +6,11 @@
 //! 1. A command runs once for each (id, attempt); one that is known is not run again.
 //! 2. An update is owed until it is acked or rejected; after `Welcome` all that is owed goes again.
 //! 3. A command is forgotten with its terminal ack.
-//! 4. Answers come in the order of what was sent, and name it: asserted, since the gateway promises it.
+//! 4. Answers come in the order of what was sent, across kinds, and name it: asserted, since the gateway
+//!    promises it. Sections of the inventory are answered beside that order.
+//! 5. A gateway that answers no heartbeat, or no Hello, for long is taken for dead.
+
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,12 +18,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{
-    Ack, Command, CommandUpdate, CreditChange, GatewayFrame, Heartbeat, Hello, KnownCommand, LaneCapacity,
-    NodeFrame, PROTOCOL, Refusal, RefusalReason, RejectCode, Rejected,
+    Ack, Command, CommandUpdate, CreditChange, GatewayFrame, Heartbeat, LaneCapacity, NodeFrame, Refusal,
+    RefusalReason, RejectCode, Rejected,
 };
 use gateway_core::ids::{Attempt, CommandId, Credits, FrameRef, LaneName, NodeId, SessionEpoch};
 use gateway_core::time::Moment;
 
+pub(crate) use self::streams::TWIN;
+use crate::check::must;
 use crate::inventory::SimInventory;
 use crate::journal::SimJournal;
 use crate::node_specs::SimSpecs;
@@ -29,11 +35,26 @@ use crate::statuses::SimStatuses;
 /// The progress text, the kind of an event or status and the body of a section that the store refuses.
 pub(crate) const POISON: &str = "poison";
 
+/// How often it sends a heartbeat, and how long it waits for answers to them, or to its Hello.
+const HEARTBEAT_EVERY: Duration = Duration::from_millis(1_500);
+const DEAD_AFTER: Duration = Duration::from_millis(3 * 1_500 + 500);
+const WELCOME_WITHIN: Duration = Duration::from_secs(8);
+
 #[derive(Debug, Clone)]
 struct Held {
+    lane: Option<LaneName>,
     attempt: Attempt,
     state: CommandState,
     next_step: Option<Moment>,
+}
+
+/// An ack of an update: what was reported, and what the gateway says is stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Acked {
+    pub(crate) id: CommandId,
+    pub(crate) attempt: Attempt,
+    pub(crate) reported: CommandState,
+    pub(crate) stored: CommandState,
 }
 
 #[derive(Debug)]
@@ -46,7 +67,25 @@ pub(crate) struct SimNode {
     pub(crate) link: Option<u64>,
     pub(crate) redial_at: Option<Moment>,
     /// What must be stored, by what was acked: checked and taken by the world.
-    pub(crate) acked: Vec<(CommandId, CommandState)>,
+    pub(crate) acked: Vec<Acked>,
+    /// Attempts that the gateway said are over: checked and taken by the world.
+    pub(crate) rejected: Vec<(CommandId, Attempt)>,
+    /// It is not let in again before this.
+    pub(crate) away_until: Moment,
+    /// It takes commands and goes on with none.
+    pub(crate) holds: bool,
+    /// Durable frames that were sent in this session and are not answered, in order.
+    awaited: VecDeque<FrameRef>,
+    /// What of the gateway was heard last that says that it lives.
+    heard_at: Moment,
+    connected_at: Moment,
+    pub(crate) welcomed_at: Moment,
+    /// Somebody else reports on its commands, so credits are given back before it has ended them.
+    pub(crate) is_meddled_with: bool,
+    /// The highest capacity that it ever announced, by lane.
+    highest: BTreeMap<LaneName, Credits>,
+    /// How far the server's clock is ahead of time itself, in milliseconds.
+    server_ahead: i128,
     known: BTreeMap<CommandId, Held>,
     owed: VecDeque<CommandUpdate>,
     sent: usize,
@@ -55,6 +94,7 @@ pub(crate) struct SimNode {
     next_ref: u64,
     heartbeat_at: Moment,
     heartbeats: u64,
+    beats_acked: u64,
     poisons: bool,
     pub(crate) journal: SimJournal,
     pub(crate) specs: SimSpecs,
@@ -66,6 +106,7 @@ pub(crate) struct SimNode {
 
 impl SimNode {
     pub(crate) fn new(id: NodeId, lanes: Vec<LaneCapacity>, poisons: bool) -> Self {
+        let highest = lanes.iter().map(|lane| (lane.lane.clone(), lane.capacity)).collect();
         Self {
             id,
             lanes,
@@ -74,6 +115,16 @@ impl SimNode {
             link: None,
             redial_at: Some(Moment::default()),
             acked: Vec::new(),
+            rejected: Vec::new(),
+            away_until: Moment::default(),
+            holds: false,
+            awaited: VecDeque::new(),
+            heard_at: Moment::default(),
+            connected_at: Moment::default(),
+            welcomed_at: Moment::default(),
+            is_meddled_with: false,
+            highest,
+            server_ahead: 0,
             known: BTreeMap::new(),
             owed: VecDeque::new(),
             sent: 0,
@@ -82,6 +133,7 @@ impl SimNode {
             next_ref: 1,
             heartbeat_at: Moment::default(),
             heartbeats: 0,
+            beats_acked: 0,
             poisons,
             journal: SimJournal::new(poisons),
             specs: SimSpecs::default(),
@@ -89,46 +141,6 @@ impl SimNode {
             inventory: SimInventory::new(poisons),
             cursor_told: false,
         }
-    }
-
-    /// The stream is open; the Hello goes first.
-    pub(crate) fn handle_connected(&mut self, link: u64) {
-        self.link = Some(link);
-        self.redial_at = None;
-        self.epoch = None;
-        self.sent = 0;
-        self.outbox.clear();
-        self.journal.handle_connected();
-        let specs = self.specs.handle_connected();
-        self.statuses.handle_connected();
-        self.inventory.handle_connected();
-        let known = |(id, held): (&CommandId, &Held)| KnownCommand {
-            id: *id,
-            attempt: held.attempt,
-            state: held.state,
-        };
-        self.outbox.push(NodeFrame::Hello(Box::new(Hello {
-            protocol: PROTOCOL,
-            features: Vec::new(),
-            boot_id: "boot".into(),
-            machine: self.id.to_string(),
-            software_version: "sim".into(),
-            role: "node".into(),
-            lanes: self.lanes.clone(),
-            journal: Some(self.journal.id.clone()),
-            known_commands: self.known.iter().map(known).collect(),
-            specs,
-            inventory: self.inventory.list(),
-        })));
-    }
-
-    /// The stream is over, or was never opened.
-    pub(crate) fn handle_ended(&mut self, wait: Duration, now: Moment) {
-        self.link = None;
-        self.epoch = None;
-        self.sent = 0;
-        self.outbox.clear();
-        self.redial_at = Some(now + wait);
     }
 
     pub(crate) fn handle_frame(&mut self, frame: GatewayFrame, chance: &mut Chance, now: Moment) {
@@ -139,6 +151,9 @@ impl SimNode {
                 self.last_epoch = welcome.session_epoch;
                 self.epoch = Some(welcome.session_epoch);
                 self.heartbeat_at = now;
+                self.heard_at = now;
+                self.welcomed_at = now;
+                self.server_ahead = i128::from(welcome.server_time.0) - millis(now);
                 self.journal.handle_welcome(welcome.journal.as_ref(), welcome.journal_acked);
                 self.cursor_told = true;
                 self.inventory.handle_wanted(&welcome.inventory_wanted, chance);
@@ -152,19 +167,39 @@ impl SimNode {
                 assert!(self.epoch.is_some(), "a spec follows Welcome");
                 self.specs.handle_spec(*spec, &mut self.next_ref, chance);
             }
-            GatewayFrame::Ack(ack) if self.specs.handle_ack(ack.frame_ref) => assert_eq!(ack.state, None),
-            GatewayFrame::Ack(ack) if self.statuses.handle_ack(ack.frame_ref) => {}
             GatewayFrame::Ack(ack) if self.inventory.handle_ack(ack.frame_ref) => {}
-            GatewayFrame::Ack(ack) => self.take_ack(ack),
+            GatewayFrame::Rejected(rejected) if self.inventory.handle_rejected(&rejected, chance) => {}
+            // It tells of an event of the batch that is on its way; the ack follows.
+            GatewayFrame::Rejected(rejected) if self.journal.handle_rejected(&rejected) => {
+                self.check_turn(rejected.frame_ref);
+            }
+            GatewayFrame::Ack(ack) => {
+                self.take_turn(ack.frame_ref);
+                if self.specs.handle_ack(ack.frame_ref) {
+                    assert_eq!(ack.state, None);
+                } else if !self.statuses.handle_ack(ack.frame_ref) {
+                    self.take_ack(ack);
+                }
+            }
             GatewayFrame::EventAck(ack) => {
+                self.take_turn(ack.frame_ref);
                 self.journal.handle_ack(&ack);
                 self.cursor_told = true;
             }
-            GatewayFrame::Rejected(rejected) if self.journal.handle_rejected(&rejected) => {}
-            GatewayFrame::Rejected(rejected) if self.statuses.handle_rejected(&rejected) => {}
-            GatewayFrame::Rejected(rejected) if self.inventory.handle_rejected(&rejected, chance) => {}
-            GatewayFrame::Rejected(rejected) => self.take_rejected(&rejected),
-            GatewayFrame::HeartbeatAck { sequence, .. } => assert!(sequence <= self.heartbeats),
+            GatewayFrame::Rejected(rejected) => {
+                self.take_turn(rejected.frame_ref);
+                if !self.statuses.handle_rejected(&rejected) {
+                    self.take_rejected(&rejected);
+                }
+            }
+            GatewayFrame::HeartbeatAck { sequence, .. } => {
+                must("heartbeats are answered in order", sequence > self.beats_acked, || {
+                    format!("{sequence}")
+                });
+                assert!(sequence <= self.heartbeats);
+                self.beats_acked = sequence;
+                self.heard_at = now;
+            }
             GatewayFrame::InventoryWanted(wanted) => self.inventory.handle_wanted(&wanted, chance),
             GatewayFrame::Drain { .. } => {}
         }
@@ -176,7 +211,7 @@ impl SimNode {
             self.heartbeats += 1;
             let inventory = self.inventory.list().into();
             self.outbox.push(NodeFrame::Heartbeat(Heartbeat { sequence: self.heartbeats, inventory }));
-            self.heartbeat_at = now + Duration::from_millis(1_500);
+            self.heartbeat_at = now + HEARTBEAT_EVERY;
         }
         self.journal.handle_time(chance, now);
         self.statuses.handle_time(chance, &mut self.next_ref, now);
@@ -184,7 +219,7 @@ impl SimNode {
         let due: Vec<CommandId> = self
             .known
             .iter()
-            .filter(|(_, held)| held.next_step.is_some_and(|at| now >= at))
+            .filter(|(_, held)| !self.holds && held.next_step.is_some_and(|at| now >= at))
             .map(|(id, _)| *id)
             .collect();
         for id in due {
@@ -198,6 +233,8 @@ impl SimNode {
         let Some(declared) = self.lanes.get_mut(lane) else { return };
         declared.capacity = capacity;
         let lane = declared.lane.clone();
+        let highest = self.highest.entry(lane.clone()).or_default();
+        *highest = capacity.max(*highest);
         if self.link.is_some() {
             self.outbox.push(NodeFrame::Credit(CreditChange { lane, capacity }));
         }
@@ -207,27 +244,47 @@ impl SimNode {
         if self.known.get(&command.id).is_some_and(|held| held.attempt >= command.attempt) {
             return;
         }
-        let late = command.not_after.is_some_and(|end| u128::from(end.0.unsigned_abs()) <= millis(now));
+        let server_now = millis(now) + self.server_ahead;
+        let late = command.not_after.is_some_and(|end| i128::from(end.0) <= server_now);
         let refusal = match chance.within(0..100) {
+            _ if self.holds => None,
             _ if late => Some((RefusalReason::Expired, false)),
             0..4 => Some((RefusalReason::LaneFull, true)),
             4..6 => Some((RefusalReason::UnknownKind, false)),
             _ => None,
         };
-        let mut held = Held { attempt: command.attempt, state: CommandState::Accepted, next_step: None };
+        let lane = Some(command.lane.clone());
+        let before =
+            self.known.values().filter(|held| held.lane == lane && !held.state.is_terminal()).count();
+        let most = self.highest.get(&command.lane).map_or(0, |most| most.0 as usize);
+        must("a node is given no more than it ever took", before < most || self.is_meddled_with, || {
+            format!("{before} of {most} before {command:?}")
+        });
+        let mut held =
+            Held { lane, attempt: command.attempt, state: CommandState::Accepted, next_step: None };
         if let Some((reason, retryable)) = refusal {
             held.state = CommandState::Refused;
             self.known.insert(command.id, held);
             self.owe(command.id, CommandState::Refused, Some(Refusal { reason, retryable }), None);
             return;
         }
-        assert!(
-            self.executions.insert((command.id, command.attempt)),
-            "one execution start for each (id, attempt): {command:?}"
-        );
+        let is_first = self.executions.insert((command.id, command.attempt));
+        must("one execution start for each (id, attempt)", is_first, || format!("{command:?}"));
         held.next_step = Some(now + Duration::from_millis(chance.within(1..400)));
+        // Some nodes report what has come of it at once, and nothing before.
+        if !self.holds && chance.percent(15) {
+            let states = [
+                CommandState::Running,
+                CommandState::Succeeded,
+                CommandState::Failed,
+                CommandState::Canceled,
+            ];
+            held.state = *chance.pick(&states);
+            held.next_step = held.next_step.filter(|_| !held.state.is_terminal());
+        }
+        let state = held.state;
         self.known.insert(command.id, held);
-        self.owe(command.id, CommandState::Accepted, None, None);
+        self.owe(command.id, state, None, None);
     }
 
     fn step(&mut self, id: CommandId, chance: &mut Chance, now: Moment) {
@@ -254,7 +311,8 @@ impl SimNode {
                 held.next_step = None;
             }
             None => {
-                let held = Held { attempt: Attempt(1), state: CommandState::Canceled, next_step: None };
+                let held =
+                    Held { lane: None, attempt: Attempt(1), state: CommandState::Canceled, next_step: None };
                 self.known.insert(id, held);
             }
         }
@@ -284,7 +342,9 @@ impl SimNode {
 
     fn take_ack(&mut self, ack: Ack) {
         let update = self.answered(ack.frame_ref);
-        self.acked.push((update.id, ack.state.expect("the ack of an update has a state")));
+        let stored = ack.state.expect("the ack of an update has a state");
+        let (id, attempt, reported) = (update.id, update.attempt, update.state);
+        self.acked.push(Acked { id, attempt, reported, stored });
         if update.state.is_terminal() {
             self.forget(update.id, update.attempt);
         }
@@ -294,8 +354,26 @@ impl SimNode {
         let update = self.answered(rejected.frame_ref);
         match rejected.code {
             RejectCode::NotStorable => assert_eq!(update.progress.as_deref(), Some(POISON)),
-            _ => self.forget(update.id, update.attempt),
+            code => {
+                let old = code == RejectCode::OldAttempt;
+                must("a report is refused for a reason that it has", old, || {
+                    format!("{rejected:?} of {update:?}")
+                });
+                self.rejected.push((update.id, update.attempt));
+                self.forget(update.id, update.attempt);
+            }
         }
+    }
+
+    /// An answer names what was sent first and is not answered.
+    fn check_turn(&self, frame_ref: FrameRef) {
+        let first = self.awaited.front();
+        must("answers come in order", first == Some(&frame_ref), || format!("{frame_ref}, not {first:?}"));
+    }
+
+    fn take_turn(&mut self, frame_ref: FrameRef) {
+        self.check_turn(frame_ref);
+        self.awaited.pop_front();
     }
 
     fn answered(&mut self, frame_ref: FrameRef) -> CommandUpdate {
@@ -314,21 +392,43 @@ impl SimNode {
 
     /// Sends what is owed and was not sent in this session.
     fn send(&mut self) {
-        if self.epoch.is_some() {
-            self.outbox.extend(self.owed.iter().skip(self.sent).cloned().map(NodeFrame::CommandUpdate));
-            self.sent = self.owed.len();
-            let answers = self.specs.poll_answers().into_iter();
-            self.outbox.extend(answers.map(|applied| NodeFrame::SpecApplied(Box::new(applied))));
-            let batch = self.journal.poll_batch(&mut self.next_ref);
-            self.outbox.extend(batch.map(|batch| NodeFrame::EventBatch(Box::new(batch))));
-            while let Some(status) = self.statuses.poll() {
-                self.outbox.push(NodeFrame::Status(Box::new(status)));
-            }
-
-            while let Some(section) = self.inventory.poll(&mut self.next_ref) {
-                self.outbox.push(NodeFrame::InventorySection(Box::new(section)));
-            }
+        if self.epoch.is_none() {
+            return;
         }
+        let before = self.outbox.len();
+        self.outbox.extend(self.owed.iter().skip(self.sent).cloned().map(NodeFrame::CommandUpdate));
+        self.sent = self.owed.len();
+        let answers = self.specs.poll_answers().into_iter();
+        self.outbox.extend(answers.map(|applied| NodeFrame::SpecApplied(Box::new(applied))));
+        let batch = self.journal.poll_batch(&mut self.next_ref);
+        self.outbox.extend(batch.map(|batch| NodeFrame::EventBatch(Box::new(batch))));
+        while let Some(status) = self.statuses.poll() {
+            self.outbox.push(NodeFrame::Status(Box::new(status)));
+        }
+        self.awaited.extend(self.outbox[before..].iter().filter_map(ref_of));
+        while let Some(section) = self.inventory.poll(&mut self.next_ref) {
+            self.outbox.push(NodeFrame::InventorySection(Box::new(section)));
+        }
+    }
+
+    /// It goes on with what it has held.
+    pub(crate) fn release(&mut self, now: Moment) {
+        self.holds = false;
+        let waits = self.known.values_mut().filter(|held| !held.state.is_terminal());
+        waits.for_each(|held| held.next_step = Some(now + Duration::from_millis(10)));
+    }
+
+    /// Whether nothing was heard for so long that it redials.
+    pub(crate) fn takes_gateway_for_dead(&self, now: Moment) -> bool {
+        self.link.is_some() && self.dead_at() <= now
+    }
+
+    fn dead_at(&self) -> Moment {
+        if self.epoch.is_some() { self.heard_at + DEAD_AFTER } else { self.connected_at + WELCOME_WITHIN }
+    }
+
+    pub(crate) fn poisons(&self) -> bool {
+        self.poisons
     }
 
     pub(crate) fn epoch(&self) -> Option<SessionEpoch> {
@@ -339,6 +439,11 @@ impl SimNode {
         self.epoch.is_some()
     }
 
+    /// Commands that it has not ended.
+    pub(crate) fn running(&self) -> impl Iterator<Item = CommandId> {
+        self.known.iter().filter(|(_, held)| !held.state.is_terminal()).map(|(id, _)| *id)
+    }
+
     /// Whether nothing is owed and nothing runs.
     pub(crate) fn is_idle(&self) -> bool {
         let quiet = self.known.is_empty() && self.owed.is_empty() && self.journal.is_idle();
@@ -346,11 +451,12 @@ impl SimNode {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
-        let steps = self.known.values().filter_map(|held| held.next_step);
+        let steps = self.known.values().filter(|_| !self.holds).filter_map(|held| held.next_step);
+        let dead = self.link.map(|_| self.dead_at());
         let heartbeat = self.epoch.map(|_| self.heartbeat_at);
         let told =
             [self.journal.next_deadline(), self.statuses.next_deadline(), self.inventory.next_deadline()];
-        steps.chain(heartbeat).chain(self.redial_at).chain(told.into_iter().flatten()).min()
+        steps.chain(heartbeat).chain(dead).chain(self.redial_at).chain(told.into_iter().flatten()).min()
     }
 
     pub(crate) fn lane_names(&self) -> Vec<LaneName> {
@@ -358,6 +464,17 @@ impl SimNode {
     }
 }
 
-fn millis(now: Moment) -> u128 {
-    now.since(Moment::default()).as_millis()
+fn millis(now: Moment) -> i128 {
+    i128::from(now.as_nanos() / 1_000_000)
+}
+
+/// Of a durable frame that is answered in order.
+fn ref_of(frame: &NodeFrame) -> Option<FrameRef> {
+    match frame {
+        NodeFrame::CommandUpdate(update) => Some(update.frame_ref),
+        NodeFrame::SpecApplied(applied) => Some(applied.frame_ref),
+        NodeFrame::EventBatch(batch) => Some(batch.frame_ref),
+        NodeFrame::Status(status) => Some(status.frame_ref),
+        _ => None,
+    }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use gateway_core::frame::{Spec, SpecApplied, SpecGeneration};
 use gateway_core::ids::{FrameRef, Generation, SpecName};
 
+use crate::check::must;
 use crate::random::Chance;
 
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(crate) struct SimSpecs {
     /// What became of the last generation that it was sent.
     outcomes: BTreeMap<SpecName, (Generation, Option<String>)>,
     owed: VecDeque<SpecApplied>,
+    /// How many bytes each generation that was set has, which tells its body.
+    pub(crate) set: BTreeMap<(SpecName, Generation), usize>,
     sent: usize,
     /// Answers that were acked: checked and taken by the world.
     pub(crate) acked: Vec<SpecApplied>,
@@ -33,11 +36,16 @@ impl SimSpecs {
 
     /// The node is installed anew.
     pub(crate) fn forget_all(&mut self) {
-        *self = Self { acked: std::mem::take(&mut self.acked), ..Self::default() };
+        let (acked, set) = (std::mem::take(&mut self.acked), std::mem::take(&mut self.set));
+        *self = Self { acked, set, ..Self::default() };
     }
 
     pub(crate) fn handle_spec(&mut self, spec: Spec, next_ref: &mut u64, chance: &mut Chance) {
         let (name, generation) = (spec.name.clone(), spec.generation);
+        let bytes = self.set.get(&(name.clone(), generation));
+        must("a node reads a spec as it was set", bytes == Some(&spec.body.len()), || {
+            format!("{name} at {generation}: {} bytes, not {bytes:?}", spec.body.len())
+        });
         let before = self.outcomes.get(&name).cloned();
         let error = match before {
             Some((known, _)) if known > generation => return,

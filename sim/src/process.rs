@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway_core::admission::Admission;
 use gateway_core::hooks::HookedKinds;
 use gateway_core::ids::{GatewayId, SessionKey, ShardId};
 use gateway_core::limits::Limits;
@@ -15,8 +16,11 @@ use gateway_core::store::{GatewayRow, Job, Outcome, Queue};
 use gateway_core::time::Moment;
 use gateway_core::writer::{Writer, WriterConfig};
 
+use crate::watched::{ProcessWatch, SessionWatch};
+
 /// Shards of a process.
 pub(crate) const SHARDS: u16 = 2;
+pub(crate) const LEASE_TTL: Duration = Duration::from_secs(4);
 
 /// A job between the writer and the store.
 #[derive(Debug)]
@@ -29,8 +33,11 @@ pub(crate) struct Flight {
 #[derive(Debug)]
 pub(crate) struct OpenSession {
     pub(crate) session: Session,
+    /// Whether admission still counts it among those whose Hello waits.
+    pub(crate) hello_waits: bool,
     pub(crate) link: u64,
     pub(crate) timer: Option<Moment>,
+    pub(crate) watch: SessionWatch,
 }
 
 #[derive(Debug)]
@@ -49,9 +56,20 @@ pub(crate) struct Process {
     pub(crate) released_bytes: usize,
     pub(crate) database_away_until: Moment,
     pub(crate) lease_away_until: Moment,
+    /// It stands still until then.
+    pub(crate) asleep_until: Moment,
+    /// It stands still for so long from its next renewal on.
+    pub(crate) sleeps_at_renewal: Option<Duration>,
+    /// It stood still, and has not looked at the time since.
+    pub(crate) is_dazed: bool,
+    /// A queue whose commits take long, until then.
+    pub(crate) slow: Option<(Queue, Moment)>,
+    pub(crate) watch: ProcessWatch,
     next_slot: u32,
     pub(crate) limits: Arc<Limits>,
-    hooked: HookedKinds,
+    /// Who may open a session; made anew with each start.
+    pub(crate) admission: Admission,
+    pub(crate) hooked: HookedKinds,
 }
 
 impl Process {
@@ -61,6 +79,10 @@ impl Process {
             liveness_write_every: Duration::from_secs(3),
             hello_timeout: Duration::from_secs(3),
             batch_entries: 4,
+            streams: 6,
+            pending_hellos: 3,
+            opens_per_second: 20,
+            opens_burst: 8,
             ..Limits::default()
         };
         Self {
@@ -76,7 +98,13 @@ impl Process {
             released_bytes: 0,
             database_away_until: Moment::default(),
             lease_away_until: Moment::default(),
+            asleep_until: Moment::default(),
+            sleeps_at_renewal: None,
+            is_dazed: false,
+            slow: None,
+            watch: ProcessWatch::default(),
             next_slot: 0,
+            admission: Admission::new(&limits, Moment::default()),
             limits: Arc::new(limits),
             hooked,
         }
@@ -84,9 +112,10 @@ impl Process {
 
     pub(crate) fn start(&mut self, now: Moment) {
         self.end();
+        self.admission = Admission::new(&self.limits, now);
         let config = WriterConfig {
             gateway: self.gateway.clone(),
-            owner: format!("{}/{}", self.host, self.incarnation),
+            owner: self.owner(),
             // Whoever ran on this host before is dead: there is one process a host.
             dead_owner_prefix: Some(format!("{}/", self.host)),
             row: GatewayRow {
@@ -97,7 +126,7 @@ impl Process {
             },
             shards: SHARDS,
             limits: Arc::clone(&self.limits),
-            lease_ttl: Duration::from_secs(4),
+            lease_ttl: LEASE_TTL,
             lease_renew_every: Duration::from_secs(1),
             poll_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(1),
@@ -105,6 +134,11 @@ impl Process {
             hooked: self.hooked.clone(),
         };
         self.writer = Some(Writer::new(config, now));
+    }
+
+    /// This process instance.
+    pub(crate) fn owner(&self) -> String {
+        format!("{}/{}", self.host, self.incarnation)
     }
 
     /// The process is gone, with all that it knew.
@@ -115,6 +149,9 @@ impl Process {
         self.sessions.clear();
         self.serving = [false; SHARDS as usize];
         self.flights.clear();
+        self.asleep_until = Moment::default();
+        self.is_dazed = false;
+        self.watch = ProcessWatch::default();
         (self.posted_bytes, self.released_bytes) = (0, 0);
     }
 

@@ -23,8 +23,8 @@ pub(crate) struct SimStatuses {
     left: u64,
     tell_at: Option<Moment>,
     poisons: bool,
-    /// Ids that were acked: checked and taken by the world.
-    pub(crate) acked: Vec<String>,
+    /// What was acked: checked and taken by the world.
+    pub(crate) acked: Vec<Status>,
 }
 
 impl SimStatuses {
@@ -62,8 +62,9 @@ impl SimStatuses {
     /// Whether the ack was about a status.
     pub(crate) fn handle_ack(&mut self, frame_ref: FrameRef) -> bool {
         let settled = self.settle(frame_ref);
-        self.acked.extend(settled.as_ref().map(|status| status.id.clone()));
-        settled.is_some()
+        let mine = settled.is_some();
+        self.acked.extend(settled);
+        mine
     }
 
     /// Whether the answer was about a status.

@@ -13,7 +13,7 @@ use crate::limits::Limits;
 
 /// Where a session is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub enum Phase {
     /// The stream is open; the Hello has not come.
     Opening,
     /// The Hello waits for its outcome; what the node sends meanwhile is queued.

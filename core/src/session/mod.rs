@@ -48,7 +48,8 @@ use crate::time::Moment;
 
 use inbox::{Item, LocalRefusal, SessionInbox};
 use inventory::SessionInventory;
-use lifecycle::{Ending, Event, Phase, Step};
+pub use lifecycle::Phase;
+use lifecycle::{Ending, Event, Step};
 use membership::Membership;
 use outbox::SessionOutbox;
 

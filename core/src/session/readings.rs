@@ -3,7 +3,7 @@
 //! 1. Reading changes nothing, and nothing here decides.
 //! 2. What bounds a session is among it: frames that wait, either way.
 
-use super::Session;
+use super::{Phase, Session};
 use crate::ids::{NodeId, SessionKey};
 
 impl Session {
@@ -15,6 +15,11 @@ impl Session {
     /// The node of the session.
     pub fn node(&self) -> &NodeId {
         &self.node
+    }
+
+    /// Where the session is in its life.
+    pub fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// How many frames wait to be sent to the node.

@@ -28,8 +28,9 @@ use crate::time::Moment;
 const ACQUIRE_FASTEST: Duration = Duration::from_millis(250);
 const ACQUIRE_SLOWEST: Duration = Duration::from_secs(2);
 
+/// Where the lease is in its life, as far as this process knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LeaseState {
+pub enum LeaseState {
     /// Not ours; no job in flight.
     Unheld,
     Acquiring,
@@ -267,6 +268,10 @@ impl Lease {
     /// Whether nothing is held and nothing is in flight that could make it so.
     pub(super) fn is_given_up(&self) -> bool {
         matches!(self.state, LeaseState::Unheld | LeaseState::Fenced | LeaseState::Released)
+    }
+
+    pub(super) fn state(&self) -> LeaseState {
+        self.state
     }
 
     pub(super) fn epoch(&self) -> Option<LeaseEpoch> {

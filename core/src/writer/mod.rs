@@ -56,6 +56,7 @@ use self::drain::Drain;
 use self::events::EventsQueue;
 use self::hellos::{HelloClosed, Hellos};
 use self::lanes::{Ledger, Look};
+pub use self::lease::LeaseState;
 use self::lease::{Lease, LeaseChange};
 use self::presence::Presence;
 use self::specs::Specs;
@@ -305,6 +306,11 @@ impl Writer {
     /// The epoch of the lease, while it is held.
     pub fn lease_epoch(&self) -> Option<LeaseEpoch> {
         self.lease.epoch()
+    }
+
+    /// Where the lease is in its life.
+    pub fn lease_state(&self) -> LeaseState {
+        self.lease.state()
     }
 
     /// What was counted since the writer began.

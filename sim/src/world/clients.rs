@@ -1,15 +1,14 @@
-//! Clients and faults: what happens to a world from outside.
+//! Clients: what is enqueued, canceled and set from outside, and who hears of it.
 //!
-//! Owns the plan of a history and what each of its events does. Faults act only while the world is
+//! Owns the plan of that, and the nodes and processes of a world. Clients act only while the world is
 //! disturbed; after that everything must come to its end.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use gateway_core::drain::DrainPlan;
 use gateway_core::frame::LaneCapacity;
 use gateway_core::ids::{CommandId, Credits, LaneName, NodeId, SpecName};
-use gateway_core::time::Moment;
+use gateway_core::time::{Moment, UnixMillis};
 use gateway_core::writer::Writer;
 use uuid::Uuid;
 
@@ -34,6 +33,7 @@ impl World {
         self.store.register_node(id.clone());
         let poisons = self.chance.percent(20);
         self.nodes.push(SimNode::new(id, lanes, poisons));
+        self.node_timers[number] = Some(self.now + Duration::from_millis(1));
         self.at(Duration::from_millis(1), Event::NodeTime { node: number });
     }
 
@@ -48,34 +48,7 @@ impl World {
         }
     }
 
-    pub(super) fn plan_faults(&mut self) {
-        let processes = self.processes.len() as u64;
-        for _ in 0..self.chance.within(0..12) {
-            let at = self.some_time();
-            let process = self.chance.within(0..processes) as usize;
-            let node = self.chance.within(0..self.nodes.len() as u64) as usize;
-            let event = match self.chance.within(0..12) {
-                0 => Event::Crash { process },
-                1 => Event::Stop { process },
-                2 => Event::DatabaseAway { process, millis: self.chance.within(50..4_000) },
-                3 | 4 => Event::LeaseAway { process, millis: self.chance.within(500..6_000) },
-                5 | 6 => Event::Capacity { node },
-                7 | 8 => Event::Drop { node, seen_by_gateway: false },
-                _ => Event::Drop { node, seen_by_gateway: true },
-            };
-            self.at(at, event);
-        }
-    }
-
-    pub(super) fn some_time(&mut self) -> Duration {
-        Duration::from_millis(self.chance.within(100..self.plan.disturbed_for.as_millis() as u64))
-    }
-
-    pub(super) fn is_disturbed(&self) -> bool {
-        self.now < Moment::default() + self.plan.disturbed_for
-    }
-
-    /// Clients and faults.
+    /// What clients do.
     pub(super) fn act(&mut self, event: Event) {
         match event {
             Event::Enqueue { number } => self.enqueue(number),
@@ -84,6 +57,7 @@ impl World {
                 let node = of.as_ref().and_then(|node| self.number_of(node));
                 if let Some(of) = &of {
                     self.store.cancel(of, id, "");
+                    self.flush();
                 }
                 if let Some(node) = node.filter(|_| self.chance.percent(50)) {
                     self.at(Duration::from_millis(1), Event::Poke { node });
@@ -98,26 +72,6 @@ impl World {
                 let id = self.nodes[node].id.clone();
                 self.with_owners(&id, |writer, now| writer.handle_specs_poke(Some(&id), now));
             }
-            Event::Crash { process } => self.crash(process),
-            Event::Start { process } => self.start(process),
-            Event::Stop { process } if self.chance.percent(50) => {
-                let plan = DrainPlan { within: Duration::from_secs(1), grace: Duration::from_millis(500) };
-                self.with_writer(process, |writer, now| writer.handle_drain(plan, now));
-            }
-            Event::Stop { process } => self.with_writer(process, Writer::handle_stop),
-            Event::DatabaseAway { process, millis } => {
-                self.processes[process].database_away_until = self.now + Duration::from_millis(millis);
-            }
-            Event::LeaseAway { process, millis } => {
-                self.processes[process].lease_away_until = self.now + Duration::from_millis(millis);
-            }
-            Event::Drop { node, seen_by_gateway } => self.drop_link(node, seen_by_gateway),
-            Event::Capacity { node } => {
-                let lane = self.chance.within(0..self.nodes[node].lanes.len() as u64) as usize;
-                let capacity = Credits(self.chance.within(1..5) as u32);
-                self.nodes[node].handle_capacity(lane, capacity);
-                self.pump_node(node);
-            }
             _ => {}
         }
     }
@@ -126,7 +80,9 @@ impl World {
     fn with_owners(&mut self, node: &NodeId, input: impl Fn(&mut Writer, Moment)) {
         let owner = self.store.sessions().get(node).and_then(|row| row.gateway.clone());
         for process in 0..self.processes.len() {
-            if Some(&self.processes[process].gateway) == owner.as_ref() {
+            let gateway = &self.processes[process];
+            // Whoever stands still does not hear it in time; a poll makes up for that.
+            if Some(&gateway.gateway) == owner.as_ref() && self.now >= gateway.asleep_until {
                 self.with_writer(process, &input);
             }
         }
@@ -140,7 +96,10 @@ impl World {
         let large = self.chance.percent(40);
         let bytes = self.chance.within(if large { 300_000..300_003 } else { 0..3 }) as usize;
         let id = self.nodes[node].id.clone();
-        self.store.set_spec(&id, &name, Bytes::from_static(&BODY[..bytes])).expect("a registered node");
+        let generation = self.store.set_spec(&id, &name, Bytes::from_static(&BODY[..bytes]));
+        let generation = generation.expect("a registered node");
+        self.nodes[node].specs.set.insert((name, generation), bytes);
+        self.flush();
         if self.chance.percent(60) {
             let wait = Duration::from_micros(self.chance.within(100..3_000));
             self.at(wait, Event::PokeSpecs { node });
@@ -156,19 +115,9 @@ impl World {
             self.chance.percent(percent).then(|| now.plus(wait))
         };
         let (not_before, not_after) = (soon(20, 1), soon(15, 500));
-        let id = CommandId(Uuid::from_u128(u128::from(number) + 1));
-        let command = NewCommand {
-            id,
-            node: self.nodes[node].id.clone(),
-            lane,
-            kind: "echo".into(),
-            payload: Bytes::from_static(b"payload"),
-            idempotency_key: None,
-            not_before,
-            not_after: not_after.filter(|end| not_before.is_none_or(|due| due < *end)),
-            max_attempts: 3,
-        };
-        self.store.enqueue(command, now).expect("a command that can be delivered");
+        let not_after = not_after.filter(|end| not_before.is_none_or(|due| due < *end));
+        let id = self.enqueue_one(node, lane, not_before, not_after);
+        debug_assert!(number < self.plan.commands as u64);
         if self.chance.percent(70) {
             let wait = Duration::from_micros(self.chance.within(100..3_000));
             self.at(wait, Event::Poke { node });
@@ -179,28 +128,37 @@ impl World {
         }
     }
 
+    pub(super) fn enqueue_one(
+        &mut self,
+        node: usize,
+        lane: LaneName,
+        not_before: Option<UnixMillis>,
+        not_after: Option<UnixMillis>,
+    ) -> CommandId {
+        self.enqueued += 1;
+        let id = CommandId(Uuid::from_u128(u128::from(self.enqueued)));
+        let command = NewCommand {
+            id,
+            node: self.nodes[node].id.clone(),
+            lane,
+            kind: "echo".into(),
+            payload: Bytes::from_static(b"payload"),
+            idempotency_key: None,
+            not_before,
+            not_after,
+            max_attempts: 3,
+        };
+        let now = self.clock();
+        self.store.enqueue(command, now).expect("a command that can be delivered");
+        self.flush();
+        id
+    }
+
     pub(super) fn start(&mut self, process: usize) {
         if self.processes[process].writer.is_none() {
             self.processes[process].start(self.now);
             self.pump_writer(process);
         }
-    }
-
-    pub(super) fn crash(&mut self, process: usize) {
-        if self.processes[process].writer.is_none() {
-            return;
-        }
-        self.story.crashes += 1;
-        let flights = std::mem::take(&mut self.processes[process].flights);
-        for flight in flights.into_values().filter(|flight| flight.outcome.is_none()) {
-            if self.chance.percent(50) {
-                let wait = Duration::from_millis(self.chance.within(1..1_500));
-                self.at(wait, Event::Straggler { flight: Box::new(flight) });
-            }
-        }
-        self.end_process(process);
-        let wait = Duration::from_millis(self.chance.within(100..3_000));
-        self.at(wait, Event::Start { process });
     }
 
     /// Takes over what a writer counted, before it is gone.

@@ -1,40 +1,81 @@
 //! Between machines: nodes, sessions, writers and the store, each given what another one gives.
 //!
-//! Carries and never decides, as the shells of a gateway do.
+//! Carries and never decides, as the shells of a gateway do. What passes is shown to `watch`, which changes
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use gateway_core::close::CloseReason;
-use gateway_core::frame::GatewayFrame;
+use gateway_core::frame::{GatewayFrame, NodeFrame};
 use gateway_core::ids::{NodeId, SessionKey, ShardId};
 use gateway_core::seam::{Identity, ToShard, ToWriter};
 use gateway_core::session::Session;
-use gateway_core::store::{Outcome, Queue, StoreError};
-use gateway_core::time::{Moment, UnixMillis};
-use gateway_core::writer::{Phase, Writer};
+use gateway_core::store::{Outcome, Queue};
+use gateway_core::time::Moment;
+use gateway_core::writer::{LeaseState, Phase, Writer};
 
 use super::{Event, Link, Wire, World};
+use crate::coverage::SessionEvent;
 use crate::process::{Flight, OpenSession, Process, SHARDS};
+use crate::watched::SessionWatch;
 
 impl World {
+    // -- nodes -----------------------------------------------------------------------------------
+
     pub(super) fn node_time(&mut self, number: usize) {
         self.node_timers[number] = None;
         let node = &mut self.nodes[number];
         node.handle_time(&mut self.chance, self.now);
-        if node.redial_at.is_some_and(|at| self.now >= at) {
+        if node.takes_gateway_for_dead(self.now) {
+            self.check_is_dead(number);
+            self.note_fault("gateway taken for dead");
+            if let Some(link) = self.nodes[number].link {
+                self.along(Wire::Up(link), Event::UpEnds { link, half_close: false });
+            }
+            self.node_ended(number);
+        }
+        if self.nodes[number].redial_at.is_some_and(|at| self.now >= at) {
             self.dial(number);
         }
         self.pump_node(number);
     }
 
     pub(super) fn dial(&mut self, number: usize) {
+        let Some(link) = self.open_link(number, false) else {
+            // Exactly the pushback, where one was given.
+            return match self.refused_until.take() {
+                Some(at) => {
+                    self.note_fault("a stream refused");
+                    self.nodes[number].handle_ended(at.since(self.now), self.now);
+                    self.pump_node(number);
+                }
+                None => self.node_ended(number),
+            };
+        };
+        if self.is_disturbed() && self.chance.percent(4) {
+            self.nodes[number].specs.forget_all();
+        }
+        self.nodes[number].handle_connected(link, self.now);
+    }
+
+    /// Opens a session on some process; `None` where that does not serve.
+    pub(super) fn open_link(&mut self, number: usize, is_twin: bool) -> Option<u64> {
         let process = self.chance.within(0..self.processes.len() as u64) as usize;
         let shard = self.chance.within(0..u64::from(SHARDS)) as u16;
+        self.refused_until = None;
         let gateway = &mut self.processes[process];
-        if !gateway.serving[usize::from(shard)] {
-            return self.node_ended(number);
+        if !gateway.serving[usize::from(shard)] || self.now < gateway.asleep_until {
+            return None;
         }
+        let asked = gateway.admission.handle_open(self.chance.next(), self.now);
+        if let Err(CloseReason::Refused { retry_after, .. }) = &asked {
+            let retry_after = *retry_after;
+            self.check_refusal(process, retry_after);
+            self.refused_until = Some(self.now + retry_after);
+            return None;
+        }
+        let gateway = &mut self.processes[process];
         let key = gateway.next_key(shard);
         let identity = Identity {
             node: self.nodes[number].id.clone(),
@@ -44,51 +85,45 @@ impl World {
         let session = Session::new(key, identity, Arc::clone(&gateway.limits), self.now);
         let link = self.next_link;
         self.next_link += 1;
-        gateway.sessions.insert(key, OpenSession { session, link, timer: None });
+        let watch = SessionWatch::opened(self.now);
+        gateway.sessions.insert(key, OpenSession { session, hello_waits: true, link, timer: None, watch });
         let incarnation = gateway.incarnation;
-        self.links.insert(link, Link { node: number, process, incarnation, key });
-        if self.is_disturbed() && self.chance.percent(4) {
-            self.nodes[number].specs.forget_all();
-        }
-        self.nodes[number].handle_connected(link);
+        let of =
+            Link { node: number, process, incarnation, key, is_twin, up_is_lost: false, down_is_lost: false };
+        self.links.insert(link, of);
         self.pump_session(process, key);
-    }
-
-    pub(super) fn drop_link(&mut self, number: usize, seen_by_gateway: bool) {
-        if let Some(link) = self.nodes[number].link {
-            if seen_by_gateway {
-                let half_close = self.chance.percent(30);
-                self.along(Wire::Up(link), Event::UpEnds { link, half_close });
-            }
-            self.node_ended(number);
-        }
+        Some(link)
     }
 
     pub(super) fn node_ended(&mut self, number: usize) {
         // Some stay away for so long that their session is reaped, if its gateway died.
         let away = self.is_disturbed() && self.chance.percent(5);
         let wait = Duration::from_millis(self.chance.within(if away { 2_000..8_000 } else { 5..700 }));
-        self.nodes[number].handle_ended(wait, self.now);
+        let not_before = self.nodes[number].away_until;
+        let at = (self.now + wait).max(not_before);
+        self.nodes[number].handle_ended(at.since(self.now), self.now);
         self.pump_node(number);
     }
 
     pub(super) fn node_frame(&mut self, link: u64, frame: GatewayFrame) {
-        let Some(Link { node, .. }) = self.links.get(&link).copied() else { return };
-        if self.nodes[node].link != Some(link) {
+        let Some(Link { node, is_twin, down_is_lost, .. }) = self.links.get(&link).copied() else { return };
+        if is_twin || down_is_lost || self.nodes[node].link != Some(link) {
             return;
         }
-        if let GatewayFrame::Command(command) = &frame {
-            self.read.insert((command.id, command.attempt));
-            self.check_order(node, command.id, command.attempt, &command.lane, command.seq);
+        match &frame {
+            GatewayFrame::Command(command) => {
+                self.check_command(node, command);
+                self.read.entry((command.id, command.attempt)).or_insert(self.now);
+            }
+            GatewayFrame::CancelCommand(cancel) => self.check_cancel(node, cancel.id),
+            GatewayFrame::Spec(_) => self.story.specs_read += 1,
+            // Some do not leave, and are cut.
+            GatewayFrame::Drain { reconnect_after_ms } if self.chance.percent(80) => {
+                let wait = Duration::from_millis((*reconnect_after_ms).into());
+                self.at(wait, Event::Leaves { node, link });
+            }
+            _ => {}
         }
-        // Some do not leave, and are cut.
-        if let GatewayFrame::Drain { reconnect_after_ms } = frame
-            && self.chance.percent(80)
-        {
-            let leave = Event::Drop { node, seen_by_gateway: true };
-            self.at(Duration::from_millis(reconnect_after_ms.into()), leave);
-        }
-        self.story.specs_read += u64::from(matches!(frame, GatewayFrame::Spec(_)));
         self.nodes[node].handle_frame(frame, &mut self.chance, self.now);
         self.check_acks(node);
         self.check_events(node);
@@ -111,52 +146,137 @@ impl World {
         }
     }
 
+    // -- sessions --------------------------------------------------------------------------------
+
+    /// The session of a link that is not lost, and is open.
+    fn session_of(&self, link: u64) -> Option<(usize, SessionKey)> {
+        let Link { process, incarnation, key, up_is_lost, .. } = self.links.get(&link).copied()?;
+        let is_open = self.runs(process, incarnation) && self.processes[process].sessions.contains_key(&key);
+        (is_open && !up_is_lost).then_some((process, key))
+    }
+
+    pub(super) fn up(&mut self, link: u64, frame: NodeFrame) {
+        let Some((process, key)) = self.session_of(link) else { return };
+        let event = match &frame {
+            NodeFrame::Hello(_) => SessionEvent::Hello,
+            NodeFrame::Goodbye(_) => SessionEvent::Goodbye,
+            _ => SessionEvent::Frame,
+        };
+        let heartbeat = match &frame {
+            NodeFrame::Heartbeat(heartbeat) => Some(heartbeat.sequence),
+            _ => None,
+        };
+        self.watch_frame(process, key, event);
+        self.given(process, key, event, |session, now| session.handle_frame(frame, 100, now));
+        if let Some(sequence) = heartbeat {
+            self.check_heartbeat(process, key, sequence);
+        }
+        self.pump_session(process, key);
+    }
+
+    /// The connection ends, or its one half. Whoever's frames are lost may still learn that.
+    pub(super) fn up_ends(&mut self, link: u64, half_close: bool) {
+        let Some(Link { process, incarnation, key, .. }) = self.links.get(&link).copied() else { return };
+        if !self.runs(process, incarnation) || !self.processes[process].sessions.contains_key(&key) {
+            return;
+        }
+        if half_close {
+            self.watch_frame(process, key, SessionEvent::HalfClose);
+            self.with_session(process, key, SessionEvent::HalfClose, Session::handle_half_close);
+        } else {
+            self.with_session(process, key, SessionEvent::Close, |session, now| {
+                session.handle_close(CloseReason::PeerGone, now);
+            });
+        }
+    }
+
+    pub(super) fn session_time(&mut self, process: usize, key: SessionKey) {
+        let Some(open) = self.processes[process].sessions.get_mut(&key) else { return };
+        open.timer = None;
+        let before = open.session.phase();
+        open.session.handle_time(self.now);
+        self.note_time(before, process, key);
+        self.pump_session(process, key);
+    }
+
     /// Whether the process still is the one that was meant.
     pub(super) fn runs(&self, process: usize, incarnation: u32) -> bool {
         self.processes[process].incarnation == incarnation
-    }
-
-    pub(super) fn with_session_of(&mut self, link: u64, input: impl FnOnce(&mut Session, Moment)) {
-        let Some(Link { process, incarnation, key, .. }) = self.links.get(&link).copied() else { return };
-        if self.runs(process, incarnation) {
-            self.with_session(process, key, input);
-        }
-    }
-
-    pub(super) fn with_writer(&mut self, process: usize, input: impl FnOnce(&mut Writer, Moment)) {
-        if let Some(writer) = &mut self.processes[process].writer {
-            input(writer, self.now);
-            self.pump_writer(process);
-        }
     }
 
     pub(super) fn with_session(
         &mut self,
         process: usize,
         key: SessionKey,
+        event: SessionEvent,
         input: impl FnOnce(&mut Session, Moment),
     ) {
-        if let Some(open) = self.processes[process].sessions.get_mut(&key) {
-            input(&mut open.session, self.now);
+        if self.processes[process].sessions.contains_key(&key) {
+            self.given(process, key, event, input);
             self.pump_session(process, key);
         }
     }
 
+    /// Gives a session an input, and notes what it was in and what it went to by itself.
+    fn given(
+        &mut self,
+        process: usize,
+        key: SessionKey,
+        event: SessionEvent,
+        input: impl FnOnce(&mut Session, Moment),
+    ) {
+        let Some(open) = self.processes[process].sessions.get_mut(&key) else { return };
+        let before = open.session.phase();
+        input(&mut open.session, self.now);
+        let after = open.session.phase();
+        self.coverage.note_session(before, event);
+        self.note_steps(before, after, event);
+    }
+
     pub(super) fn pump_session(&mut self, process: usize, key: SessionKey) {
+        self.give_to_session(process, key);
+        self.note_admission(process, key);
+    }
+
+    /// As a driver does: a stream whose Hello has its outcome waits for none, one that is over is none.
+    fn note_admission(&mut self, process: usize, key: SessionKey) {
+        let gateway = &mut self.processes[process];
+        if let Some(open) = gateway.sessions.get_mut(&key)
+            && open.hello_waits
+            && !open.session.hello_is_pending()
+        {
+            open.hello_waits = false;
+            gateway.admission.handle_hello_done(self.now);
+        }
+    }
+
+    fn give_to_session(&mut self, process: usize, key: SessionKey) {
         let incarnation = self.processes[process].incarnation;
         loop {
             let Some(open) = self.processes[process].sessions.get_mut(&key) else { return };
-            let link = open.link;
+            let (link, before) = (open.link, open.session.phase());
             if let Some(message) = open.session.poll_to_writer() {
+                open.watch.handle_post(&message);
+                let after = open.session.phase();
+                self.note_steps(before, after, SessionEvent::AllAnswered);
                 self.along(Wire::Post(process, key.shard), Event::Post { process, incarnation, message });
             } else if let Some(frame) = open.session.poll_frame() {
                 open.session.handle_all_sent();
+                open.watch.handle_frame(&frame);
+                let after = open.session.phase();
+                self.note_steps(before, after, SessionEvent::AllTaken);
                 self.along(Wire::Down(link), Event::Down { link, frame });
-            } else if let Some(_reason) = open.session.poll_end() {
+            } else if let Some(reason) = open.session.poll_end() {
                 if let Some(message) = open.session.poll_to_writer() {
+                    open.watch.handle_post(&message);
                     self.along(Wire::Post(process, key.shard), Event::Post { process, incarnation, message });
                 }
-                self.processes[process].sessions.remove(&key);
+                self.check_session_end(process, key, &reason);
+                let gateway = &mut self.processes[process];
+                if gateway.sessions.remove(&key).is_some_and(|open| open.hello_waits) {
+                    gateway.admission.handle_hello_done(self.now);
+                }
+                gateway.admission.handle_close(self.now);
                 self.along(Wire::Down(link), Event::DownEnds { link });
                 return;
             } else {
@@ -170,18 +290,48 @@ impl World {
         }
     }
 
+    // -- writers ---------------------------------------------------------------------------------
+
+    pub(super) fn with_writer(&mut self, process: usize, input: impl FnOnce(&mut Writer, Moment)) {
+        if self.processes[process].writer.is_none() {
+            return;
+        }
+        self.note_overdue(process);
+        if let Some(writer) = &mut self.processes[process].writer {
+            input(writer, self.now);
+        }
+        self.processes[process].is_dazed = false;
+        self.pump_writer(process);
+    }
+
     pub(super) fn pump_writer(&mut self, process: usize) {
         let incarnation = self.processes[process].incarnation;
         while let Some(writer) = &mut self.processes[process].writer {
+            // What it tells is seen before what it asks for next is held against that.
+            if let Some((shard, message)) = writer.poll_to_shard() {
+                self.watch_told(process, &message);
+                self.along(Wire::Mail(process, shard), Event::Mail { process, incarnation, shard, message });
+                continue;
+            }
+            let lease = writer.lease_state();
             if let Some(job) = writer.poll_job(self.now) {
                 let queue = job.queue();
+                self.watch_job(process, lease, &job);
                 let flight = Flight { job, started: self.now, outcome: None };
                 let before = self.processes[process].flights.insert(queue, flight);
                 assert!(before.is_none(), "one job of a queue at a time");
-                let wait = self.job_takes();
+                let mut wait = self.job_takes(process, queue);
+                let renews = queue == Queue::Lease && lease == LeaseState::Held && self.is_disturbed();
+                if let Some(long) = self.processes[process].sleeps_at_renewal.take_if(|_| renews) {
+                    // Either it stands still, or the database does, for this one job.
+                    if self.chance.percent(50) {
+                        self.pause(process, long);
+                    } else {
+                        self.note_fault("a slow commit");
+                        wait = long;
+                    }
+                }
                 self.at(wait, Event::Execute { process, incarnation, queue });
-            } else if let Some((shard, message)) = writer.poll_to_shard() {
-                self.along(Wire::Mail(process, shard), Event::Mail { process, incarnation, shard, message });
             } else {
                 break;
             }
@@ -191,6 +341,7 @@ impl World {
         gateway.released_bytes += writer.poll_released_bytes();
         assert!(gateway.released_bytes <= gateway.posted_bytes, "bytes are released once");
         if writer.phase() == Phase::Stopped {
+            self.check_stopped(process);
             self.end_process(process);
             let wait = Duration::from_millis(self.chance.within(10..2_000));
             return self.at(wait, Event::Start { process });
@@ -208,33 +359,49 @@ impl World {
         };
         match message {
             ToShard::Session { key, news } => {
-                self.with_session(process, key, |session, now| session.handle_news(news, now));
+                if let Some(open) = self.processes[process].sessions.get_mut(&key) {
+                    open.watch.handle_news(&news);
+                    let event = super::watch::event_of(&news);
+                    self.with_session(process, key, event, |session, now| session.handle_news(news, now));
+                }
             }
             ToShard::Serving(serving) => {
                 self.processes[process].serving[usize::from(shard.0)] = serving;
+                if !serving {
+                    let keys = of_shard(&self.processes[process]);
+                    self.must_be_over(process, keys, "a fenced gateway keeps no session");
+                }
             }
             ToShard::CloseAll(reason) => {
                 for key in of_shard(&self.processes[process]) {
                     let reason = reason.clone();
-                    self.with_session(process, key, |session, now| session.handle_close(reason, now));
+                    self.with_session(process, key, SessionEvent::Close, |session, now| {
+                        session.handle_close(reason, now);
+                    });
                 }
             }
             ToShard::Drain(order) => {
                 self.processes[process].serving[usize::from(shard.0)] = false;
                 for key in of_shard(&self.processes[process]) {
-                    self.with_session(process, key, |session, now| session.handle_drain(&order, now));
+                    self.with_session(process, key, SessionEvent::Drain, |session, now| {
+                        session.handle_drain(&order, now);
+                    });
                 }
             }
             ToShard::Cut(order) => {
                 for key in of_shard(&self.processes[process]) {
-                    self.with_session(process, key, |session, now| session.handle_cut(&order, now));
+                    self.with_session(process, key, SessionEvent::Close, |session, now| {
+                        session.handle_cut(&order, now);
+                    });
                 }
             }
             ToShard::Stop => {
                 self.processes[process].serving[usize::from(shard.0)] = false;
                 for key in of_shard(&self.processes[process]) {
                     let reason = CloseReason::Stopping;
-                    self.with_session(process, key, |session, now| session.handle_close(reason, now));
+                    self.with_session(process, key, SessionEvent::Close, |session, now| {
+                        session.handle_close(reason, now);
+                    });
                 }
                 let incarnation = self.processes[process].incarnation;
                 let message = ToWriter::ShardStopped { shard };
@@ -243,44 +410,28 @@ impl World {
         }
     }
 
-    pub(super) fn job_takes(&mut self) -> Duration {
-        let slow = self.is_disturbed() && self.chance.percent(2);
-        Duration::from_micros(if slow {
-            self.chance.within(10_000..2_500_000)
-        } else {
-            self.chance.within(100..4_000)
-        })
-    }
+    // -- the store -------------------------------------------------------------------------------
 
     pub(super) fn execute(&mut self, process: usize, queue: Queue) {
-        let now = self.clock();
-        let gateway = &self.processes[process];
-        let away = self.now < gateway.database_away_until
-            || (queue == Queue::Lease && self.now < gateway.lease_away_until);
-        let fault = if self.is_disturbed() { self.chance.within(0..100) } else { 99 };
-        let Some(flight) = self.processes[process].flights.get_mut(&queue) else { return };
-        let outcome = match fault {
-            _ if away => Outcome::failed(&flight.job, StoreError::Retry("away".into())),
-            0..3 => Outcome::failed(&flight.job, StoreError::Retry("a deadlock".into())),
-            3..5 => {
-                self.story.unknown_outcomes += 1;
-                self.store.commit(&flight.job, now);
-                Outcome::failed(&flight.job, StoreError::OutcomeUnknown("cut at COMMIT".into()))
+        let Some(mut flight) = self.processes[process].flights.remove(&queue) else { return };
+        let outcome = match self.failure_of(process, &flight.job) {
+            Some((error, is_done)) => {
+                if is_done {
+                    self.commit(&flight.job);
+                }
+                Outcome::failed(&flight.job, error)
             }
-            5..7 => {
-                self.story.unknown_outcomes += 1;
-                Outcome::failed(&flight.job, StoreError::OutcomeUnknown("cut before COMMIT".into()))
-            }
-            _ => self.store.commit(&flight.job, now),
+            None => self.commit(&flight.job),
         };
         flight.outcome = Some(outcome);
+        self.story.jobs += 1;
         let incarnation = self.processes[process].incarnation;
-        let wait = self.job_takes();
+        self.processes[process].flights.insert(queue, flight);
+        // An answer that takes long is overtaken by those of other queues.
+        let slow = self.is_disturbed() && self.chance.percent(4);
+        let most = if slow { 1_200_000 } else { 4_000 };
+        let wait = Duration::from_micros(self.chance.within(100..most));
         self.at(wait, Event::Heard { process, incarnation, queue });
-    }
-
-    pub(super) fn clock(&self) -> UnixMillis {
-        UnixMillis((self.now.as_nanos() / 1_000_000) as i64)
     }
 
     pub(super) fn number_of(&self, node: &NodeId) -> Option<usize> {

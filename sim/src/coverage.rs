@@ -1,0 +1,228 @@
+//! What histories came to: each state and event of the machines' tables, and each kind of fault.
+//!
+//! Owns the counts and how they are shown. It is told from outside what a machine was in and what it was
+//! given, so no machine counts anything for it, and no history goes otherwise for being counted.
+//!
+//! 1. A cell of a table that no history can come to stands in `out_of_reach`, with the reason.
+//! 2. A fault is counted when it meets what it is meant for: a cut link that was open, a crash of a process
+//!    that ran.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use gateway_core::command::CommandState;
+use gateway_core::session::Phase;
+use gateway_core::writer::LeaseState;
+
+/// What happens to a session, as the table of its life names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionEvent {
+    Hello,
+    Frame,
+    Goodbye,
+    HalfClose,
+    Granted,
+    Answer,
+    Order,
+    AllAnswered,
+    AllTaken,
+    HelloLate,
+    Silence,
+    Drain,
+    Close,
+}
+
+/// What happens to a lease, as its table names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeaseEvent {
+    AttemptTaken,
+    ReleaseTaken,
+    Good,
+    GoodTooLate,
+    HeldByOther,
+    Released,
+    NotCommitted,
+    RoutingRefused,
+    Overdue,
+}
+
+const PHASES: [&str; 7] = ["Opening", "Greeting", "GreetingLast", "Live", "Finishing", "Farewell", "Ended"];
+const SESSION_EVENTS: [&str; 13] = [
+    "Hello",
+    "Frame",
+    "Goodbye",
+    "HalfClose",
+    "Granted",
+    "Answer",
+    "Order",
+    "AllAnswered",
+    "AllTaken",
+    "HelloLate",
+    "Silence",
+    "Drain",
+    "Close",
+];
+const LEASE_STATES: [&str; 8] =
+    ["Unheld", "Acquiring", "Held", "Renewing", "Fenced", "Releasing", "Parting", "Released"];
+const LEASE_EVENTS: [&str; 9] = [
+    "AttemptTaken",
+    "ReleaseTaken",
+    "Good",
+    "GoodTooLate",
+    "HeldByOther",
+    "Released",
+    "NotCommitted",
+    "RoutingRefused",
+    "Overdue",
+];
+const COMMAND_STATES: [&str; 9] =
+    ["pending", "dispatched", "accepted", "running", "succeeded", "failed", "canceled", "expired", "refused"];
+
+/// How often each event came in each state of one machine.
+#[derive(Debug, Clone)]
+struct Table {
+    states: &'static [&'static str],
+    events: &'static [&'static str],
+    hits: Vec<u64>,
+}
+
+impl Table {
+    fn new(states: &'static [&'static str], events: &'static [&'static str]) -> Self {
+        Self { states, events, hits: vec![0; states.len() * events.len()] }
+    }
+
+    fn note(&mut self, state: usize, event: usize) {
+        self.hits[state * self.events.len() + event] += 1;
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.hits.iter_mut().zip(&other.hits).for_each(|(sum, more)| *sum += more);
+    }
+
+    fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let place = |(place, hits): (usize, &u64)| {
+            (self.states[place / self.events.len()], self.events[place % self.events.len()], *hits)
+        };
+        self.hits.iter().enumerate().map(place)
+    }
+}
+
+/// What one history came to, or many together.
+#[derive(Debug, Clone)]
+pub struct Coverage {
+    session: Table,
+    lease: Table,
+    command: Table,
+    faults: BTreeMap<&'static str, u64>,
+}
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self {
+            session: Table::new(&PHASES, &SESSION_EVENTS),
+            lease: Table::new(&LEASE_STATES, &LEASE_EVENTS),
+            command: Table::new(&COMMAND_STATES, &COMMAND_STATES),
+            faults: BTreeMap::new(),
+        }
+    }
+}
+
+impl Coverage {
+    pub(crate) fn note_session(&mut self, phase: Phase, event: SessionEvent) {
+        self.session.note(phase as usize, event as usize);
+    }
+
+    pub(crate) fn note_lease(&mut self, state: LeaseState, event: LeaseEvent) {
+        self.lease.note(state as usize, event as usize);
+    }
+
+    /// An update that reports one state met a row in another.
+    pub(crate) fn note_command(&mut self, stored: CommandState, reported: CommandState) {
+        self.command.note(stored as usize, reported as usize);
+    }
+
+    pub(crate) fn note_fault(&mut self, fault: &'static str) {
+        *self.faults.entry(fault).or_default() += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.session.add(&other.session);
+        self.lease.add(&other.lease);
+        self.command.add(&other.command);
+        for (fault, times) in &other.faults {
+            *self.faults.entry(fault).or_default() += times;
+        }
+    }
+
+    /// How often each kind of fault came.
+    pub fn faults(&self) -> &BTreeMap<&'static str, u64> {
+        &self.faults
+    }
+
+    /// Cells that no history came to though one can, as `machine: state + event`.
+    pub fn missed(&self) -> Vec<String> {
+        let cells = self.cells().filter(|cell| cell.3 == 0 && out_of_reach(cell.0, cell.1, cell.2).is_none());
+        cells.map(|(machine, state, event, _)| format!("{machine}: {state} + {event}")).collect()
+    }
+
+    /// Cells that a history came to though they are said to be out of reach.
+    pub fn wrongly_out_of_reach(&self) -> Vec<String> {
+        let cells = self.cells().filter(|cell| cell.3 > 0 && out_of_reach(cell.0, cell.1, cell.2).is_some());
+        cells.map(|(machine, state, event, _)| format!("{machine}: {state} + {event}")).collect()
+    }
+
+    fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str, u64)> {
+        let named = [("session", &self.session), ("lease", &self.lease), ("command", &self.command)];
+        named.into_iter().flat_map(|(machine, table)| {
+            table.cells().map(move |(state, event, hits)| (machine, state, event, hits))
+        })
+    }
+}
+
+/// Why no history comes to a cell; `None` where one must.
+fn out_of_reach(machine: &str, state: &str, event: &str) -> Option<&'static str> {
+    const STRAY: &str = "only a fault of our own: the machine asserts against it";
+    const BY_ITSELF: &str = "a step that a session takes by itself, where it leads on";
+    const TAKEN_AT_ONCE: &str = "a simulated driver takes what is left at once";
+    const GONE: &str = "a session that ended is gone";
+    const NOT_ASKED: &str = "no lease job is under way there";
+    const NOT_BEGUN: &str = "none is begun there";
+    const NOT_REPORTABLE: &str = "no session lets a node report it";
+    match (machine, state, event) {
+        ("session", "Ended", _) => Some(GONE),
+        ("session", "Finishing", "AllAnswered") | ("session", "Farewell", "AllTaken") => None,
+        ("session", "Opening", "HelloLate") | ("session", "Live", "Silence") => None,
+        ("session", _, "AllAnswered" | "AllTaken" | "HelloLate" | "Silence") => Some(BY_ITSELF),
+        ("session", "Farewell", _) => Some(TAKEN_AT_ONCE),
+        ("session", "Opening", "Granted" | "Answer" | "Order") => Some(STRAY),
+        ("session", "Greeting" | "GreetingLast", "Answer" | "Order") => Some(STRAY),
+        ("session", "Live" | "Finishing", "Granted") => Some(STRAY),
+        ("lease", "Held" | "Renewing", "Overdue" | "RoutingRefused") => None,
+        ("lease", _, "Overdue" | "RoutingRefused") => Some("it counts only while the lease is held"),
+        ("lease", "Unheld" | "Held", "AttemptTaken") | ("lease", "Held" | "Parting", "ReleaseTaken") => None,
+        ("lease", _, "AttemptTaken" | "ReleaseTaken") => Some(NOT_BEGUN),
+        ("lease", "Releasing", "Released" | "NotCommitted") => None,
+        ("lease", "Releasing", _) => Some("a release has no such answer"),
+        ("lease", "Acquiring" | "Renewing" | "Fenced", "Released") => Some("only a release has that answer"),
+        ("lease", "Unheld" | "Held" | "Parting" | "Released", _) => Some(NOT_ASKED),
+        ("command", _, "pending" | "dispatched" | "expired") => Some(NOT_REPORTABLE),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (machine, state, event, hits) in self.cells() {
+            match out_of_reach(machine, state, event) {
+                Some(why) if hits == 0 => {
+                    writeln!(f, "{machine:8} {state:13} {event:15} {:>10}  {why}", "-")?
+                }
+                _ => writeln!(f, "{machine:8} {state:13} {event:15} {hits:>10}")?,
+            }
+        }
+        for (fault, times) in &self.faults {
+            writeln!(f, "fault    {fault:29} {times:>10}")?;
+        }
+        Ok(())
+    }
+}

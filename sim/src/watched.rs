@@ -1,0 +1,289 @@
+//! What is noted of a session and of a process, to be held against what they do next.
+//!
+//! Owns the notes and their checks, each about one machine alone. Never changes what happens.
+//!
+//! 1. To the writer a session posts its Hello first, `Closed` once and last, and one durable frame at a time.
+//! 2. To the node goes `Welcome` first, then replays and cancellations as they were granted, then all else.
+//! 3. Of a node a writer has one session at most. It knows as many as it granted and did not end.
+//! 4. A lane is asked for with the capacity that was announced last.
+//! 5. A grant is told as it was committed. A session that ended for no newer one is written as disconnected.
+//! 6. A spec that a session was sent is not sent to it again before a sweep has passed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use gateway_core::close::CloseReason;
+use gateway_core::frame::GatewayFrame;
+use gateway_core::ids::{
+    Attempt, CommandId, Credits, Generation, LaneName, NodeId, SessionEpoch, SessionKey, SpecName,
+};
+use gateway_core::seam::{Granted, SessionNews, ToShard, ToWriter};
+use gateway_core::store::{HelloGrant, HelloOutcome, LaneWant, PresenceEntry};
+use gateway_core::time::Moment;
+
+use crate::check::must;
+
+/// A sweep over all sessions takes longer.
+const SPECS_AGAIN_AFTER: Duration = Duration::from_millis(1_400);
+
+/// A frame that must come next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Next {
+    Replay(CommandId, Attempt),
+    Cancel(CommandId),
+}
+
+/// Notes of a session.
+#[derive(Debug, Default)]
+pub(crate) struct SessionWatch {
+    hello_posted: bool,
+    closed_posted: bool,
+    /// Durable frames that are with the writer.
+    with_writer: u32,
+    welcomed: bool,
+    next: VecDeque<Next>,
+    /// The last frame of the node.
+    pub(crate) heard_at: Moment,
+    /// The node closed its half or said goodbye.
+    pub(crate) is_finishing: bool,
+    /// The node broke the protocol.
+    pub(crate) is_rude: bool,
+}
+
+impl SessionWatch {
+    pub(crate) fn opened(now: Moment) -> Self {
+        Self { heard_at: now, ..Self::default() }
+    }
+
+    /// The session posts this.
+    pub(crate) fn handle_post(&mut self, message: &ToWriter) {
+        must("Closed is the last of a session", !self.closed_posted, || format!("{message:?}"));
+        let is_hello = matches!(message, ToWriter::Hello(_));
+        must("a session posts its Hello first, once", is_hello != self.hello_posted, || {
+            format!("{message:?}")
+        });
+        match message {
+            ToWriter::Hello(_) => self.hello_posted = true,
+            ToWriter::Closed { .. } => self.closed_posted = true,
+            ToWriter::Update(_) | ToWriter::Events(_) | ToWriter::SpecApplied(_) | ToWriter::Status(_) => {
+                self.with_writer += 1;
+                let one = self.with_writer == 1;
+                must("one durable frame is with the writer", one, || format!("{message:?}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// The writer told the session this.
+    pub(crate) fn handle_news(&mut self, news: &SessionNews) {
+        match news {
+            SessionNews::Granted(granted) => {
+                let replays = granted.replays.iter().map(|sent| Next::Replay(sent.id, sent.attempt));
+                let cancels = granted.cancels.iter().map(|cancel| Next::Cancel(cancel.id));
+                self.next = replays.chain(cancels).collect();
+            }
+            SessionNews::Stored { .. } | SessionNews::EventsStored { .. } | SessionNews::NotStored { .. } => {
+                let one = self.with_writer == 1;
+                must("a durable frame has one answer", one, || format!("{news:?}"));
+                self.with_writer = 0;
+            }
+            _ => {}
+        }
+    }
+
+    /// The session gives this for its node.
+    pub(crate) fn handle_frame(&mut self, frame: &GatewayFrame) {
+        if let GatewayFrame::Welcome(_) = frame {
+            must("one Welcome, and first", !self.welcomed, || format!("{frame:?}"));
+            self.welcomed = true;
+            if self.is_finishing {
+                self.next.clear();
+            }
+            return;
+        }
+        must("one Welcome, and first", self.welcomed, || format!("{frame:?}"));
+        let came = match frame {
+            GatewayFrame::Command(command) => Next::Replay(command.id, command.attempt),
+            GatewayFrame::CancelCommand(cancel) => Next::Cancel(cancel.id),
+            _ => {
+                return must("what was granted follows Welcome", self.next.is_empty(), || {
+                    format!("{frame:?}")
+                });
+            }
+        };
+        if let Some(next) = self.next.pop_front() {
+            must("what was granted follows Welcome", next == came, || format!("{came:?}, not {next:?}"));
+        }
+    }
+
+    /// The session is over for its driver.
+    pub(crate) fn check_end(&self, reason: &CloseReason) {
+        let all = self.with_writer == 0 || *reason != CloseReason::Finished;
+        must("who finishes has all answers", all, || format!("{self:?}"));
+        let told = self.hello_posted == self.closed_posted;
+        must("a writer that was told of a session is told of its end", told, || format!("{self:?}"));
+    }
+}
+
+/// Notes of a process.
+#[derive(Debug, Default)]
+pub(crate) struct ProcessWatch {
+    /// Sessions that were granted and have not ended for the writer.
+    live: BTreeMap<SessionKey, (NodeId, SessionEpoch)>,
+    /// Announced capacities, of sessions whose Hello was posted.
+    capacities: BTreeMap<SessionKey, (NodeId, BTreeMap<LaneName, Credits>)>,
+    /// When the last attempt began that made or kept the lease this process's.
+    pub(crate) lease_good_since: Option<Moment>,
+    /// When the lease became this process's last.
+    pub(crate) acquired_at: Moment,
+    /// Grants that were committed and heard of, and not told yet.
+    committed: BTreeMap<(NodeId, SessionEpoch), HelloGrant>,
+    /// Sessions that ended and are not written so.
+    owed: BTreeMap<(NodeId, SessionEpoch), Moment>,
+    /// When a spec was given to a session.
+    given: BTreeMap<(SessionKey, SpecName, Generation), Moment>,
+}
+
+impl ProcessWatch {
+    /// The writer is given this.
+    pub(crate) fn handle_message(&mut self, message: &ToWriter, now: Moment) {
+        match message {
+            ToWriter::Hello(request) => {
+                let lanes = request.hello.lanes.iter().map(|lane| (lane.lane.clone(), lane.capacity));
+                self.capacities.insert(request.key, (request.identity.node.clone(), lanes.collect()));
+            }
+            ToWriter::Credit { key, change, .. } => {
+                if let Some((_, lanes)) = self.capacities.get_mut(key) {
+                    lanes.insert(change.lane.clone(), change.capacity);
+                }
+            }
+            ToWriter::Closed { key, .. } => {
+                self.owe(*key, now);
+                self.capacities.remove(key);
+                self.given.retain(|(of, ..), _| of != key);
+            }
+            _ => {}
+        }
+    }
+
+    /// The writer hears that these Hellos committed. Gives sessions that must be over soon: whatever becomes of
+    /// the new ones, these are fenced.
+    pub(crate) fn handle_hellos(
+        &mut self,
+        nodes: &[NodeId],
+        outcomes: &[HelloOutcome],
+        now: Moment,
+    ) -> Vec<SessionKey> {
+        let mut fenced = Vec::new();
+        for (node, outcome) in nodes.iter().zip(outcomes) {
+            let HelloOutcome::Granted(grant) = outcome else { continue };
+            self.committed.insert((node.clone(), grant.epoch), (**grant).clone());
+            self.owed.insert((node.clone(), grant.epoch), now);
+            let of_node = self.live.iter().filter(|(_, (of, _))| of == node);
+            fenced.extend(of_node.map(|(key, _)| *key));
+        }
+        fenced
+    }
+
+    /// The writer has these written.
+    pub(crate) fn handle_presence(&mut self, entries: &[PresenceEntry]) {
+        for entry in entries {
+            self.owed.retain(|(node, epoch), _| node != entry.node() || *epoch > entry.epoch());
+        }
+    }
+
+    /// Whatever ended a while ago was written.
+    pub(crate) fn check_owed(&self, long_ago: Moment) {
+        let late = self.owed.iter().find(|(_, since)| **since < long_ago);
+        must("a session that ended is written so", late.is_none(), || {
+            format!("{late:?} before {long_ago:?}")
+        });
+    }
+
+    fn owe(&mut self, key: SessionKey, now: Moment) {
+        if let Some((node, epoch)) = self.live.remove(&key) {
+            self.owed.insert((node, epoch), now);
+        }
+    }
+
+    /// The writer tells shards this. Gives sessions that must be over soon.
+    pub(crate) fn handle_told(&mut self, message: &ToShard, now: Moment) -> Vec<SessionKey> {
+        match message {
+            ToShard::Session { key, news: SessionNews::Granted(granted) } => {
+                let node = self.capacities.get(key).map(|(node, _)| node.clone());
+                must("who is granted said Hello, and is not over", node.is_some(), || format!("{key:?}"));
+                must("a session is granted once", !self.live.contains_key(key), || format!("{granted:?}"));
+                if let Some(node) = node {
+                    self.check_grant(&node, granted);
+                    self.owed.retain(|(of, epoch), _| *of != node || *epoch > granted.epoch);
+                    self.enter(*key, node, granted.epoch);
+                }
+                Vec::new()
+            }
+            ToShard::Session { key, news: SessionNews::Close(reason) } => {
+                // Of a quarantined certificate's two sessions one was never entered.
+                if matches!(reason, CloseReason::Superseded | CloseReason::NotPermitted(_)) {
+                    self.live.remove(key);
+                    return vec![*key];
+                }
+                Vec::new()
+            }
+            ToShard::Session { key, news: SessionNews::Specs(specs) } => {
+                for spec in specs {
+                    let before = self.given.insert((*key, spec.name.clone(), spec.generation), now);
+                    let again = before.is_some_and(|before| now.since(before) < SPECS_AGAIN_AFTER);
+                    must("a spec is sent again only after a sweep", !again, || {
+                        format!("{} at {} to {key:?}, {before:?}, {now:?}", spec.name, spec.generation)
+                    });
+                }
+                Vec::new()
+            }
+            ToShard::CloseAll(_) => {
+                let keys: Vec<SessionKey> = self.live.keys().copied().collect();
+                keys.into_iter().for_each(|key| self.owe(key, now));
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn check_grant(&mut self, node: &NodeId, told: &Granted) {
+        let grant = self.committed.remove(&(node.clone(), told.epoch));
+        let is_told = |grant: &HelloGrant| {
+            grant.replays == told.replays
+                && grant.cancels == told.cancels
+                && grant.inventory_wanted == told.inventory_wanted
+                && (grant.journal_acked, grant.server_time) == (told.journal_acked, told.server_time)
+        };
+        must("a grant is told as it was committed", grant.as_ref().is_some_and(is_told), || {
+            format!("{told:?}, not {grant:?}")
+        });
+    }
+
+    fn enter(&mut self, key: SessionKey, node: NodeId, epoch: SessionEpoch) {
+        let older: BTreeSet<&SessionKey> =
+            self.live.iter().filter(|(_, (of, _))| *of == node).map(|(key, _)| key).collect();
+        must("a writer has one session of a node", older.is_empty(), || {
+            format!("{older:?} and {key:?} of {node}")
+        });
+        self.live.insert(key, (node, epoch));
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// A pass asks for this.
+    pub(crate) fn check_want(&self, want: &LaneWant) {
+        let of_node = |(_, (node, epoch)): &(&SessionKey, &(NodeId, SessionEpoch))| {
+            *node == want.node && *epoch == want.epoch
+        };
+        let key = self.live.iter().find(of_node).map(|(key, _)| key);
+        must("a lane is asked for while its session lives", key.is_some(), || format!("{want:?}"));
+        let announced =
+            key.and_then(|key| self.capacities.get(key)).and_then(|(_, lanes)| lanes.get(&want.lane));
+        must("a lane is asked for with its last capacity", announced == Some(&want.capacity), || {
+            format!("{want:?}, announced {announced:?}")
+        });
+    }
+}
