@@ -5,8 +5,10 @@
 //!    job commits after the answer to a later one.
 //! 2. Each connection plans once and for large tables: what is cached while a table is small must
 //!    not scan it when it has grown.
-//! 3. Only the dispatch may skip the wait for the disk, and only if it is told to.
+//! 3. Only the dispatch may skip the wait for the disk, and only if it is told to; what hooks set is taken
+//!    back before their transaction commits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gateway_core::ids::GatewayId;
@@ -28,6 +30,8 @@ pub(crate) struct Link {
     pub(crate) sql: PgConnection,
     pub(crate) stage: Stage,
     in_transaction: bool,
+    /// What its own statements rely on.
+    settings: Arc<str>,
     backend: Backend,
 }
 
@@ -44,6 +48,13 @@ impl Link {
         self.stage = Stage::Safe;
         self.in_transaction = true;
         sqlx::raw_sql("BEGIN").execute(&mut self.sql).await.map(drop)
+    }
+
+    /// Takes back what hooks may have set, for the transaction or for good: whom the connection acts as, where
+    /// it looks, and above all whether its commit waits for the disk.
+    pub(crate) async fn settle(&mut self) -> Result<(), sqlx::Error> {
+        let steps = format!("RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; {}", self.settings);
+        self.steer(steps).await
     }
 
     /// Commits it. A failure from here on may have committed.
@@ -91,7 +102,7 @@ impl Link {
 pub(crate) struct Connector {
     options: PgConnectOptions,
     queue: Queue,
-    settings: String,
+    settings: Arc<str>,
     link: Option<Link>,
     lost: Vec<Backend>,
     failures: u32,
@@ -110,7 +121,7 @@ impl Connector {
         Self {
             options: options.clone().application_name(&name).disable_statement_logging(),
             queue,
-            settings: settings(queue, wait_for_disk),
+            settings: settings(queue, wait_for_disk).into(),
             link: None,
             lost: Vec::new(),
             failures: 0,
@@ -151,10 +162,11 @@ impl Connector {
     async fn connect(&mut self) -> Result<Link, StoreError> {
         let attempt = async {
             let mut sql = PgConnection::connect_with(&self.options).await?;
-            sqlx::raw_sql(sqlx::AssertSqlSafe(self.settings.clone())).execute(&mut sql).await?;
+            sqlx::raw_sql(sqlx::AssertSqlSafe(self.settings.to_string())).execute(&mut sql).await?;
             let backend = own_backend(&mut sql).await?;
             end_backends(&mut sql, &mut self.lost).await?;
-            Ok::<_, sqlx::Error>(Link { sql, stage: Stage::Safe, in_transaction: false, backend })
+            let settings = Arc::clone(&self.settings);
+            Ok::<_, sqlx::Error>(Link { sql, stage: Stage::Safe, in_transaction: false, settings, backend })
         };
         match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
             Ok(Ok(link)) => Ok(link),
@@ -209,7 +221,8 @@ async fn end_backends(sql: &mut PgConnection, lost: &mut Vec<Backend>) -> Result
 }
 
 /// The session's settings. Costs count tuples above all, and whole-table plans are off: a plan that
-/// was cached over an empty table must still be right over a large one.
+/// was cached over an empty table must still be right over a large one. Temporary tables are looked for last,
+/// so that one that a hook has made hides none of ours.
 fn settings(queue: Queue, wait_for_disk: bool) -> String {
     let (lock_timeout_ms, statement_timeout_ms) = match queue {
         Queue::Lease => (4_000, 5_000),
@@ -252,6 +265,8 @@ fn settings(queue: Queue, wait_for_disk: bool) -> String {
          SET cpu_tuple_cost = 1;
          SET cpu_index_tuple_cost = 1;
          SET cpu_operator_cost = 0.1;
+         SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), 'pg_temp'), false)
+         WHERE current_setting('search_path') !~ 'pg_temp';
          {watches_client}
          {durability}"
     )

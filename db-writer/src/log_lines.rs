@@ -116,7 +116,7 @@ impl LogLines {
                 );
             }
             (_, Phase::Stopping) => tracing::info!(gateway = %self.gateway, "stopping"),
-            (_, Phase::Stopped) => tracing::info!(gateway = %self.gateway, "stopped; the lease is released"),
+            (_, Phase::Stopped) => tracing::info!(gateway = %self.gateway, "stopped"),
             (_, Phase::Waiting) => {}
         }
         self.phase = phase;

@@ -243,6 +243,21 @@ async fn however_events_go_no_cursor_falls() {
 }
 
 #[tokio::test]
+async fn what_would_take_an_ack_back_is_refused() {
+    let mut db = database().await;
+    store(&db, vec![run_of("n1", "j", 1..=3)]).await;
+    let mut old = db.client("old snapshot").await;
+    run(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM nodes").await;
+    store(&db, vec![run_of("n1", "j", 4..=6)]).await;
+    let truncated = sqlx::query("TRUNCATE events").execute(&mut old).await;
+    assert!(truncated.unwrap_err().to_string().contains("READ COMMITTED alone"));
+    let deleted = sqlx::query("DELETE FROM node_journals").execute(&mut db.sql).await;
+    assert!(deleted.unwrap_err().to_string().contains("a journal can not be deleted"));
+    run(&mut old, "ROLLBACK").await;
+    assert_eq!(store(&db, vec![run_of("n1", "j", 7..=7)]).await, [7]);
+}
+
+#[tokio::test]
 async fn an_operator_acks_what_a_node_has_lost_and_never_takes_an_ack_back() {
     let mut db = database().await;
     store(&db, vec![run_of("n1", "j", 1..=2)]).await;

@@ -273,6 +273,34 @@ async fn the_settings_that_hooks_get_end_with_their_transaction() {
 }
 
 #[tokio::test]
+async fn what_a_hook_sets_for_good_ends_with_it_and_what_it_makes_hides_no_table() {
+    let mut db = stage().await;
+    run(
+        &mut db.sql,
+        "CREATE FUNCTION meddle(told report) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+             CREATE TEMP TABLE IF NOT EXISTS events (LIKE public.events INCLUDING ALL);
+             SET synchronous_commit = off;
+             SET search_path = pg_catalog;
+             SET ROLE pg_monitor;
+         END $$;
+         CREATE FUNCTION look(told report) RETURNS void LANGUAGE sql AS $$
+             INSERT INTO seen VALUES (current_setting('role') || ' ' || current_setting('synchronous_commit'), told.seq) $$",
+    )
+    .await;
+    let mut hooks = by_name(Duration::from_secs(5));
+    hooks.add_report_function("meddle", "meddle");
+    hooks.add_report_function("look", "look");
+    let mut runner = runner(&db, Queue::Events, hooks);
+    // The one behind it in the same batch is called as if it had not been.
+    assert_eq!(store(&mut runner, vec![reports("n1", 1, &["meddle", "note"])]).await, [2]);
+    assert_eq!(failures(&mut db).await, [] as [&str; 0]);
+    // And the next batch of its connection waits for the disk, and is stored where it belongs.
+    assert_eq!(store(&mut runner, vec![reports("n1", 3, &["look", "plain"])]).await, [4]);
+    assert_eq!(seen(&mut db).await, ["none on 3", "note n1 2"]);
+    assert_eq!(number(&mut db.sql, "SELECT count(*) FROM public.events").await, 4);
+}
+
+#[tokio::test]
 async fn a_connection_that_is_cut_under_a_hook_loses_and_doubles_nothing() {
     let mut db = stage().await;
     let mut runner = runner(&db, Queue::Events, by_name(PATIENCE));
@@ -340,16 +368,16 @@ async fn only_a_batch_with_a_hooked_kind_pays_and_as_much_for_one_report_as_for_
         let outcome = runner.run(&job).await;
         let count = "SELECT sum(s.calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid \
                      WHERE d.datname = current_database() AND s.query NOT LIKE '%pg_stat_statements%' \
-                     AND s.query NOT LIKE 'SET LOCAL%'";
+                     AND s.query !~ '^(SET|RESET|SELECT set_config)'";
         let settings = "SELECT coalesce(sum(s.calls), 0) FROM pg_stat_statements s JOIN pg_database d \
-                        ON d.oid = s.dbid WHERE d.datname = current_database() AND s.query LIKE 'SET LOCAL%'";
+                        ON d.oid = s.dbid WHERE d.datname = current_database() AND s.query ~ '^(SET|RESET|SELECT set_config)'";
         let count = (number(&mut db.sql, count).await, number(&mut db.sql, settings).await);
         assert_eq!(acks(outcome), [kinds.len() as u64]);
         if round > 0 {
             counts.push(count);
         }
     }
-    // BEGIN, make journals, lock them, write, run the hooks, COMMIT; the settings are one round trip.
+    // BEGIN, make and lock journals, read cursors, write, run the hooks, COMMIT; the settings are two round trips.
     let [one, sixty, plain, none] = counts[..] else { panic!("{counts:?}") };
     assert_eq!(one, sixty);
     assert_eq!(one.0, 6);

@@ -8,6 +8,7 @@
 //! 3. A call begins no hook when one may be past its time, and each call runs one at least. So a hook has
 //!    its time-out at least and twice that at most, and the calls end.
 //! 4. Only a failure of the transaction itself fails the job; then nothing of it is stored.
+//! 5. What hooks set (the path, the role, whether commits wait for the disk) ends with them.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -160,6 +161,7 @@ impl HookRunner {
                 tally.take_one(publish(link, &told, hook.name(), failure).await?);
             }
         }
+        link.settle().await?;
         Ok(tally)
     }
 
@@ -210,6 +212,7 @@ impl HookRunner {
                 tally.take_one(publish(link, &told, hook.name(), failure).await?);
             }
         }
+        link.settle().await?;
         Ok(tally)
     }
 
