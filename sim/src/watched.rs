@@ -44,6 +44,8 @@ pub(crate) struct SessionWatch {
     next: VecDeque<Next>,
     /// The last frame of the node.
     pub(crate) heard_at: Moment,
+    /// When it last was not read, or not live yet: silence counts from then.
+    pub(crate) unread_at: Moment,
     /// The node closed its half or said goodbye.
     pub(crate) is_finishing: bool,
     /// The node broke the protocol.

@@ -186,6 +186,11 @@ impl Oracle {
         std::mem::take(&mut self.reports)
     }
 
+    /// Whether a report on the command was stored.
+    pub(crate) fn was_reported(&self, id: CommandId) -> bool {
+        self.reported.iter().any(|(_, of, ..)| *of == id)
+    }
+
     /// Whether the attempt was given to a session of its node.
     pub(crate) fn was_given(&self, id: CommandId, attempt: Attempt) -> bool {
         self.given.contains(&(id, attempt))

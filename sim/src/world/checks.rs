@@ -46,8 +46,8 @@ impl World {
     /// A cancellation follows its command.
     pub(super) fn check_cancel(&self, node: usize, id: CommandId) {
         let known = self.read.range((id, Attempt(0))..).next().is_some_and(|((of, _), _)| *of == id);
-        // What somebody else reported on may be held for begun by a session that never sent it.
-        let meddled = self.meddled.contains(&id);
+        // A report that is stored proves to a gateway that its node has the command, whoever made it.
+        let meddled = self.meddled.contains(&id) && self.oracle.was_reported(id);
         must("a cancellation follows its command", known || meddled, || format!("{id} at node {node}"));
         let wanted = self.store.commands().get(&id).is_some_and(|row| row.cancel_requested);
         must("a cancellation was asked for", wanted, || format!("{id} at node {node}"));
@@ -171,7 +171,7 @@ impl World {
         (0..self.nodes.len()).filter(|number| !self.is_quarantined(*number))
     }
 
-    fn is_out(&self, node: &NodeId) -> bool {
+    pub(super) fn is_out(&self, node: &NodeId) -> bool {
         self.store.quarantined().values().any(|of| of == node)
     }
 

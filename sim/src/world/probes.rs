@@ -24,6 +24,8 @@ use super::{Event, TICK, World};
 use crate::check::must;
 
 const WAITS_AT_MOST: Duration = Duration::from_secs(4);
+/// Nodes finish what they took, and dial; retries and waits run out.
+const ENDS_WITHIN: Duration = Duration::from_secs(45);
 const LET_IN_WITHIN: Duration = Duration::from_secs(15);
 /// A poke goes through a dispatch pass at once.
 const POKED_WITHIN: Duration = Duration::from_millis(150);
@@ -90,8 +92,8 @@ impl Probes {
 
 impl World {
     pub(super) fn tick(&mut self) {
+        self.check_silence();
         if self.is_calm() {
-            self.check_silence();
             if !std::mem::replace(&mut self.probes.are_begun, true) {
                 self.settle_meddled();
             }
@@ -126,6 +128,7 @@ impl World {
             Stage::Settle => {
                 let end = Moment::default() + self.plan.disturbed_for + self.plan.settles_within;
                 must("all comes to its end", self.now <= end, || self.what_is_left());
+                self.check_late();
                 if self.all_has_ended() {
                     self.ask_for_credit();
                 }
@@ -158,6 +161,22 @@ impl World {
             Stage::Part => self.probe_parting(long),
             Stage::Credit | Stage::Cancel | Stage::Over => {}
         }
+    }
+
+    /// What became pending when its time was over is found by the look at all, once a minute; all else is over
+    /// before.
+    fn check_late(&self) {
+        if self.now < Moment::default() + self.plan.disturbed_for + ENDS_WITHIN {
+            return;
+        }
+        let now = self.clock();
+        let others = self.store.commands().iter().find(|(_, row)| {
+            let is_late = row.state == CommandState::Pending && row.not_after.is_some_and(|end| end <= now);
+            !row.state.is_terminal() && !is_late && !self.is_out(&row.node)
+        });
+        must("what is not late ends soon", others.is_none(), || {
+            format!("{others:?}: {}", self.what_is_left())
+        });
     }
 
     // -- progress --------------------------------------------------------------------------------

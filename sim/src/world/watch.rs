@@ -18,13 +18,14 @@ use std::time::Duration;
 use gateway_core::admission::{MAX_RETRY, MIN_RETRY};
 use gateway_core::close::CloseReason;
 use gateway_core::ids::SessionKey;
+use gateway_core::limits::Limits;
 use gateway_core::seam::{SessionNews, ToShard, ToWriter};
 use gateway_core::session::Phase as SessionPhase;
 use gateway_core::store::{Job, LeaseJob, LeaseOutcome, Outcome, Routed};
 use gateway_core::time::Moment;
 use gateway_core::writer::{LeaseState, Phase};
 
-use super::{Event, Fnv, World};
+use super::{Event, Fnv, TICK, World};
 use crate::check::must;
 use crate::coverage::{LeaseEvent, SessionEvent};
 use crate::oracle::check_shape;
@@ -157,11 +158,17 @@ impl World {
     pub(super) fn check_silence(&self) {
         for gateway in self.processes.iter().filter(|gateway| self.is_awake(gateway.asleep_until)) {
             for open in gateway.sessions.values() {
-                // Whoever stood still gives its nodes a heartbeat more, from then on.
-                let silent_for = self.now.since(open.watch.heard_at.max(gateway.asleep_until));
-                // Its time begins anew where its gateway did not read it for a while.
-                let most = gateway.limits.heartbeat_timeout() * 3;
+                let since = open.watch.heard_at.max(open.watch.unread_at);
+                let silent_for = self.now.since(since);
+                // A session that is read again notices with its next input, at its old deadline at the latest:
+                // no output has the time. A timer that is late gives its node one heartbeat more.
+                let was_unread = open.watch.unread_at >= open.watch.heard_at;
+                let times = if was_unread { 2 } else { 1 };
+                let Limits { heartbeat_interval, .. } = *gateway.limits;
+                let most = gateway.limits.heartbeat_timeout() * times + heartbeat_interval + TICK;
                 let watched = open.session.wants_read() && open.session.phase() == SessionPhase::Live;
+                let woke = self.now.since(gateway.asleep_until) <= heartbeat_interval + TICK;
+                let silent_for = if woke { Duration::ZERO } else { silent_for };
                 must("a silent session ends", !watched || silent_for < most || gateway.is_dazed, || {
                     format!("{open:?}, silent for {silent_for:?}")
                 });

@@ -10,7 +10,7 @@ use gateway_core::close::CloseReason;
 use gateway_core::frame::{GatewayFrame, NodeFrame};
 use gateway_core::ids::{NodeId, SessionKey, ShardId};
 use gateway_core::seam::{Identity, ToShard, ToWriter};
-use gateway_core::session::Session;
+use gateway_core::session::{Phase as SessionPhase, Session};
 use gateway_core::store::{Outcome, Queue};
 use gateway_core::time::Moment;
 use gateway_core::writer::{LeaseState, Phase, Writer};
@@ -227,8 +227,13 @@ impl World {
     ) {
         let Some(open) = self.processes[process].sessions.get_mut(&key) else { return };
         let before = open.session.phase();
+        let was_read = before == SessionPhase::Live && open.session.wants_read();
         input(&mut open.session, self.now);
         let after = open.session.phase();
+        // Before what it gives is taken: it may be read again by that.
+        if !was_read || !open.session.wants_read() {
+            open.watch.unread_at = self.now;
+        }
         self.coverage.note_session(before, event);
         self.note_steps(before, after, event);
     }
