@@ -7,18 +7,20 @@
 //! 3. Of a node a writer has one session at most. It knows as many as it granted and did not end.
 //! 4. A lane is asked for with the capacity that was announced last.
 //! 5. A grant is told as it was committed. A session that ended for no newer one is written as disconnected.
-//! 6. A spec that a session was sent is not sent to it again before a sweep has passed.
+//! 6. What a writer has heard to be over is not given to a session as a command.
+//! 7. A spec that a session was sent is not sent to it again before a sweep has passed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use gateway_core::close::CloseReason;
+use gateway_core::command::CommandState;
 use gateway_core::frame::GatewayFrame;
 use gateway_core::ids::{
     Attempt, CommandId, Credits, Generation, LaneName, NodeId, SessionEpoch, SessionKey, SpecName,
 };
-use gateway_core::seam::{Granted, SessionNews, ToShard, ToWriter};
-use gateway_core::store::{HelloGrant, HelloOutcome, LaneWant, PresenceEntry};
+use gateway_core::seam::{Granted, SessionNews, ToShard, ToWriter, UpdateRequest};
+use gateway_core::store::{HelloGrant, HelloOutcome, LaneWant, PresenceEntry, UpdateOutcome};
 use gateway_core::time::Moment;
 
 use crate::check::must;
@@ -142,6 +144,8 @@ pub(crate) struct ProcessWatch {
     committed: BTreeMap<(NodeId, SessionEpoch), HelloGrant>,
     /// Sessions that ended and are not written so.
     owed: BTreeMap<(NodeId, SessionEpoch), Moment>,
+    /// The last attempt of each command that an outcome has told to be over.
+    over: BTreeMap<CommandId, Attempt>,
     /// When a spec was given to a session.
     given: BTreeMap<(SessionKey, SpecName, Generation), Moment>,
 }
@@ -187,6 +191,22 @@ impl ProcessWatch {
         fenced
     }
 
+    /// The writer hears what became of these.
+    pub(crate) fn handle_updates(&mut self, entries: &[UpdateRequest], outcomes: &[UpdateOutcome]) {
+        for (entry, outcome) in entries.iter().zip(outcomes) {
+            let attempt = entry.update.attempt;
+            let last = match outcome {
+                // One that has expired may be undone by its node.
+                UpdateOutcome::Stored { state: CommandState::Expired, .. } => continue,
+                UpdateOutcome::Stored { state, .. } if !state.is_in_flight() => attempt,
+                UpdateOutcome::OldAttempt { current } => Attempt(current.0 - 1),
+                _ => continue,
+            };
+            let over = self.over.entry(entry.update.id).or_insert(last);
+            *over = last.max(*over);
+        }
+    }
+
     /// The writer has these written.
     pub(crate) fn handle_presence(&mut self, entries: &[PresenceEntry]) {
         for entry in entries {
@@ -227,6 +247,13 @@ impl ProcessWatch {
                 if matches!(reason, CloseReason::Superseded | CloseReason::NotPermitted(_)) {
                     self.live.remove(key);
                     return vec![*key];
+                }
+                Vec::new()
+            }
+            ToShard::Session { key, news: SessionNews::Commands(commands) } => {
+                for command in commands {
+                    let over = self.over.get(&command.id).is_some_and(|over| *over >= command.attempt);
+                    must("what is known to be over is not sent", !over, || format!("{command:?} to {key:?}"));
                 }
                 Vec::new()
             }

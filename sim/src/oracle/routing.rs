@@ -158,9 +158,28 @@ impl Oracle {
         }
         self.given.extend(claims.iter().map(|claim| (claim.command.id, claim.command.attempt)));
         for want in wants {
+            self.check_asked_cursor(want, before, store);
             check_lane(want, claims, before, store, self.latest);
         }
         claimed
+    }
+
+    /// Whoever asks has passed over no first attempt, but for those whose mark a crash took.
+    fn check_asked_cursor(&self, want: &LaneWant, before: &Rows, store: &Store) {
+        let fact = self.sessions.get(&want.node);
+        if fact.is_none_or(|fact| !fact.connected || fact.epoch != want.epoch) {
+            return;
+        }
+        let hidden = before.iter().find(|(id, was)| {
+            let row = store.commands().get(id).filter(|row| row.node == want.node && row.lane == want.lane);
+            was.state == CommandState::Pending
+                && !was.deferred
+                && !self.marks_lost.contains(id)
+                && row.is_some_and(|row| {
+                    row.seq <= want.cursor && row.not_after.is_none_or(|end| end > self.latest)
+                })
+        });
+        must("a cursor hides nothing", hidden.is_none(), || format!("{want:?} hides {hidden:?}"));
     }
 
     pub(super) fn judge_readings(

@@ -264,6 +264,9 @@ impl World {
             let fenced = self.processes[process].watch.handle_hellos(&nodes, outcomes, self.now);
             self.must_be_over(process, fenced, "a superseded session ends");
         }
+        if let (Job::Updates { entries }, Outcome::Updates(Ok(outcomes))) = (job, &outcome) {
+            self.processes[process].watch.handle_updates(entries, outcomes);
+        }
         // It looks at the time first, but for the lease's own outcome.
         if !matches!(outcome, Outcome::Lease(_)) {
             self.note_overdue(process);
@@ -278,7 +281,8 @@ impl World {
                 | Outcome::Dispatch(Ok(Routed::LeaseLost))
                 | Outcome::LanesRead(Ok(Routed::LeaseLost))
         );
-        // What a fence came before means nothing any more.
+        // The same process may have the same lease again, under the same epoch, when it hears what it asked for
+        // before its fence. That says nothing of what it has now: the fence forsook the job.
         let of_this_lease = match job {
             Job::Hellos { proof, .. } | Job::Dispatch { proof, .. } | Job::ReadLanes { proof, .. } => {
                 epoch == Some(proof.epoch) && started >= self.processes[process].watch.acquired_at
