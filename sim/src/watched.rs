@@ -5,7 +5,8 @@
 //! 1. To the writer a session posts its Hello first, `Closed` once and last, and one durable frame at a time.
 //! 2. To the node goes `Welcome` first, then replays and cancellations as they were granted, then all else.
 //! 3. Of a node a writer has one session at most. It knows as many as it granted and did not end.
-//! 4. A lane is asked for with the capacity that was announced last.
+//! 4. A lane is asked for with the capacity that was announced last, and with no more in flight than was given to
+//!    its node, or told to be there, and not told to be over.
 //! 5. A grant is told as it was committed. A session that ended for no newer one is written as disconnected.
 //! 6. What a writer has heard to be over is not given to a session as a command.
 //! 7. A spec that a session was sent is not sent to it again before a sweep has passed.
@@ -146,6 +147,8 @@ pub(crate) struct ProcessWatch {
     owed: BTreeMap<(NodeId, SessionEpoch), Moment>,
     /// The last attempt of each command that an outcome has told to be over.
     over: BTreeMap<CommandId, Attempt>,
+    /// What a writer may hold for in flight: of older sessions too, so it may be more than there is.
+    held: BTreeMap<(NodeId, LaneName), BTreeMap<CommandId, Attempt>>,
     /// When a spec was given to a session.
     given: BTreeMap<(SessionKey, SpecName, Generation), Moment>,
 }
@@ -184,6 +187,9 @@ impl ProcessWatch {
         for (node, outcome) in nodes.iter().zip(outcomes) {
             let HelloOutcome::Granted(grant) = outcome else { continue };
             self.committed.insert((node.clone(), grant.epoch), (**grant).clone());
+            for held in &grant.in_flight {
+                self.hold(node, &held.lane, held.id, held.attempt);
+            }
             self.owed.insert((node.clone(), grant.epoch), now);
             let of_node = self.live.iter().filter(|(_, (of, _))| of == node);
             fenced.extend(of_node.map(|(key, _)| *key));
@@ -199,11 +205,30 @@ impl ProcessWatch {
                 // One that has expired may be undone by its node.
                 UpdateOutcome::Stored { state: CommandState::Expired, .. } => continue,
                 UpdateOutcome::Stored { state, .. } if !state.is_in_flight() => attempt,
+                UpdateOutcome::Stored { lane, .. } => {
+                    self.hold(&entry.node, lane, entry.update.id, attempt);
+                    continue;
+                }
                 UpdateOutcome::OldAttempt { current } => Attempt(current.0 - 1),
                 _ => continue,
             };
             let over = self.over.entry(entry.update.id).or_insert(last);
             *over = last.max(*over);
+            let (id, over) = (entry.update.id, *over);
+            for ((of, _), held) in &mut self.held {
+                if *of == entry.node {
+                    held.retain(|held, attempt| *held != id || *attempt > over);
+                }
+            }
+        }
+    }
+
+    /// The writer hears that the node has this.
+    pub(crate) fn hold(&mut self, node: &NodeId, lane: &LaneName, id: CommandId, attempt: Attempt) {
+        if self.over.get(&id).is_none_or(|over| *over < attempt) {
+            let held =
+                self.held.entry((node.clone(), lane.clone())).or_default().entry(id).or_insert(attempt);
+            *held = attempt.max(*held);
         }
     }
 
@@ -311,6 +336,10 @@ impl ProcessWatch {
         must("a lane is asked for while its session lives", key.is_some(), || format!("{want:?}"));
         let announced =
             key.and_then(|key| self.capacities.get(key)).and_then(|(_, lanes)| lanes.get(&want.lane));
+        let held = self.held.get(&(want.node.clone(), want.lane.clone())).map_or(0, BTreeMap::len);
+        must("what is over takes no credit", want.in_flight.0 as usize <= held, || {
+            format!("{want:?}: {:?}", self.held)
+        });
         must("a lane is asked for with its last capacity", announced == Some(&want.capacity), || {
             format!("{want:?}, announced {announced:?}")
         });

@@ -17,11 +17,12 @@ use std::time::Duration;
 
 use gateway_core::admission::{MAX_RETRY, MIN_RETRY};
 use gateway_core::close::CloseReason;
+use gateway_core::frame::Command;
 use gateway_core::ids::SessionKey;
 use gateway_core::limits::Limits;
 use gateway_core::seam::{SessionNews, ToShard, ToWriter};
 use gateway_core::session::Phase as SessionPhase;
-use gateway_core::store::{Job, LeaseJob, LeaseOutcome, Outcome, Routed};
+use gateway_core::store::{Claim, Job, LeaseJob, LeaseOutcome, Outcome, Routed};
 use gateway_core::time::Moment;
 use gateway_core::writer::{LeaseState, Phase};
 
@@ -266,6 +267,21 @@ impl World {
         }
         if let (Job::Updates { entries }, Outcome::Updates(Ok(outcomes))) = (job, &outcome) {
             self.processes[process].watch.handle_updates(entries, outcomes);
+        }
+        if let Outcome::Dispatch(Ok(Routed::Committed(claims))) = &outcome {
+            for Claim { node, command, .. } in claims {
+                let Command { id, attempt, lane, .. } = command;
+                self.processes[process].watch.hold(node, lane, *id, *attempt);
+            }
+        }
+        if let (Job::ReadLanes { lanes, .. }, Outcome::LanesRead(Ok(Routed::Committed(states)))) =
+            (job, &outcome)
+        {
+            for (lane, state) in lanes.iter().zip(states) {
+                for Command { id, attempt, .. } in &state.in_flight {
+                    self.processes[process].watch.hold(&lane.node, &lane.lane, *id, *attempt);
+                }
+            }
         }
         // It looks at the time first, but for the lease's own outcome.
         if !matches!(outcome, Outcome::Lease(_)) {
