@@ -223,11 +223,8 @@ fn first_refused(batch: &EventBatch) -> Option<(EventSeq, RefusedEvent)> {
 
 impl Writer {
     pub(super) fn take_events(&mut self, request: EventsRequest) {
-        if self.lease.is_held() {
-            // Of a session that was superseded too: what happened has happened.
+        if self.may_store(request.weight_bytes()) {
             self.events.push(request);
-        } else {
-            self.released_bytes += request.weight_bytes();
         }
     }
 

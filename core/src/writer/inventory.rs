@@ -61,10 +61,8 @@ impl Writer {
     }
 
     fn take_inventory(&mut self, entry: InventoryEntry) {
-        if self.lease.is_held() {
+        if self.may_store(entry.bytes()) {
             self.inventory.push(entry);
-        } else {
-            self.released_bytes += entry.bytes();
         }
     }
 

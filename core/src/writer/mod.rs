@@ -331,12 +331,19 @@ impl Writer {
         self.tell(request.key, SessionNews::Close(reason));
     }
 
+    /// Whether what came, of that many bytes, may wait to be stored; if not, it is forgotten. Of a session that was
+    /// superseded too: what its node tells is as true, and storing it is idempotent or fenced by its epoch.
+    fn may_store(&mut self, bytes: usize) -> bool {
+        let may = self.lease.is_held();
+        if !may {
+            self.released_bytes += bytes;
+        }
+        may
+    }
+
     fn take_update(&mut self, request: UpdateRequest) {
-        if self.lease.is_held() {
-            // Of a session that was superseded too: the report is as true, and storing is idempotent.
+        if self.may_store(request.weight_bytes()) {
             self.updates.push(request);
-        } else {
-            self.released_bytes += request.weight_bytes();
         }
     }
 

@@ -360,11 +360,8 @@ impl Writer {
     }
 
     pub(super) fn take_spec_applied(&mut self, answer: SpecAnswer) {
-        if self.lease.is_held() {
-            // Of a session that was superseded too: what was applied was applied.
+        if self.may_store(answer.weight_bytes()) {
             self.specs.answers.push(answer);
-        } else {
-            self.released_bytes += answer.weight_bytes();
         }
     }
 

@@ -79,11 +79,8 @@ impl StatusQueue {
 
 impl Writer {
     pub(super) fn take_status(&mut self, request: StatusRequest) {
-        if self.lease.is_held() {
-            // Of a session that was superseded too: it is as true.
+        if self.may_store(request.weight_bytes()) {
             self.statuses.push(request);
-        } else {
-            self.released_bytes += request.weight_bytes();
         }
     }
 
