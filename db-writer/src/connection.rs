@@ -220,23 +220,59 @@ async fn end_backends(sql: &mut PgConnection, lost: &mut Vec<Backend>) -> Result
     Ok(())
 }
 
-/// The session's settings. Costs count tuples above all, and whole-table plans are off: a plan that
-/// was cached over an empty table must still be right over a large one. Temporary tables are looked for last,
-/// so that one that a hook has made hides none of ours.
+/// How long a queue waits, for a lock, for a statement, and in all for a job without hooks: a little more than
+/// for a statement, since that ends what only the network holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    lock: Duration,
+    statement: Duration,
+    pub(crate) job: Duration,
+}
+
+impl Patience {
+    pub(crate) const fn of(queue: Queue) -> Self {
+        let (lock, statement, job) = match queue {
+            Queue::Lease => (4, 5, 6),
+            Queue::Dispatch => (2, 8, 10),
+            Queue::Hellos
+            | Queue::Updates
+            | Queue::Presence
+            | Queue::Feed
+            | Queue::Events
+            | Queue::Statuses
+            | Queue::Inventory
+            | Queue::Sweeps
+            | Queue::Specs => (4, 15, 20),
+        };
+        Self {
+            lock: Duration::from_secs(lock),
+            statement: Duration::from_secs(statement),
+            job: Duration::from_secs(job),
+        }
+    }
+}
+
+/// What a connection's own statements are planned with. Costs count tuples above all, and whole-table plans
+/// are off: a plan that was cached over an empty table must still be right over a large one.
+pub(crate) const PLANNER_SETTINGS: [(&str, &str); 12] = [
+    ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("max_parallel_workers_per_gather", "0"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_hashjoin", "off"),
+    ("random_page_cost", "0.1"),
+    ("seq_page_cost", "0.1"),
+    ("cpu_tuple_cost", "1"),
+    ("cpu_index_tuple_cost", "1"),
+    ("cpu_operator_cost", "0.1"),
+];
+
+/// The session's settings. Temporary tables are looked for last, so that one that a hook has made hides none
+/// of ours.
 fn settings(queue: Queue, wait_for_disk: bool) -> String {
-    let (lock_timeout_ms, statement_timeout_ms) = match queue {
-        Queue::Lease => (4_000, 5_000),
-        Queue::Dispatch => (2_000, 8_000),
-        Queue::Hellos
-        | Queue::Updates
-        | Queue::Presence
-        | Queue::Feed
-        | Queue::Events
-        | Queue::Statuses
-        | Queue::Inventory
-        | Queue::Sweeps
-        | Queue::Specs => (4_000, 15_000),
-    };
+    let patience = Patience::of(queue);
     let durability = if wait_for_disk {
         "SELECT set_config('synchronous_commit', 'on', false) \
          WHERE current_setting('synchronous_commit') = 'off'"
@@ -248,26 +284,19 @@ fn settings(queue: Queue, wait_for_disk: bool) -> String {
         Queue::Events | Queue::Statuses => "SET client_connection_check_interval = 1000;",
         _ => "",
     };
+    let planner: String =
+        PLANNER_SETTINGS.iter().map(|(name, value)| format!("SET {name} = {value};\n         ")).collect();
     format!(
         "SET default_transaction_isolation = 'read committed';
-         SET lock_timeout = {lock_timeout_ms};
-         SET statement_timeout = {statement_timeout_ms};
+         SET lock_timeout = {};
+         SET statement_timeout = {};
          SET idle_in_transaction_session_timeout = 10000;
-         SET jit = off;
-         SET plan_cache_mode = force_generic_plan;
-         SET max_parallel_workers_per_gather = 0;
-         SET enable_seqscan = off;
-         SET enable_bitmapscan = off;
-         SET enable_mergejoin = off;
-         SET enable_hashjoin = off;
-         SET random_page_cost = 0.1;
-         SET seq_page_cost = 0.1;
-         SET cpu_tuple_cost = 1;
-         SET cpu_index_tuple_cost = 1;
-         SET cpu_operator_cost = 0.1;
+         {planner}
          SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), 'pg_temp'), false)
          WHERE current_setting('search_path') !~ 'pg_temp';
          {watches_client}
-         {durability}"
+         {durability}",
+        patience.lock.as_millis(),
+        patience.statement.as_millis()
     )
 }

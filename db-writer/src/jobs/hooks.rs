@@ -25,28 +25,12 @@ use tokio::time::Instant;
 
 use super::JobError;
 use super::stored::{bigint, corrupt};
-use crate::connection::Link;
+use crate::connection::{Link, PLANNER_SETTINGS};
 use crate::hooks::{HookError, HookTransaction, Hooks, Report, StatusReport};
 use crate::status::WriterStatus;
 
 /// How often at most it is said that hooks fail: each failure is published.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-
-/// The settings that a connection's own statements are planned with; see `connection::settings`.
-const PLANNER_SETTINGS: [&str; 12] = [
-    "jit",
-    "plan_cache_mode",
-    "max_parallel_workers_per_gather",
-    "enable_seqscan",
-    "enable_bitmapscan",
-    "enable_mergejoin",
-    "enable_hashjoin",
-    "random_page_cost",
-    "seq_page_cost",
-    "cpu_tuple_cost",
-    "cpu_index_tuple_cost",
-    "cpu_operator_cost",
-];
 
 /// How many hooks ran, and how many of those failed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -221,7 +205,7 @@ impl HookRunner {
         let timeout = self.patience_ms();
         let mut settings =
             format!("SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {timeout}", timeout * 2);
-        for name in PLANNER_SETTINGS {
+        for (name, _) in PLANNER_SETTINGS {
             settings.push_str("; SET LOCAL ");
             settings.push_str(name);
             settings.push_str(" TO DEFAULT");

@@ -15,7 +15,7 @@ use gateway_core::ids::GatewayId;
 use gateway_core::store::{Job, Outcome, Queue, StoreError};
 use sqlx::postgres::PgConnectOptions;
 
-use crate::connection::{Connector, Link};
+use crate::connection::{Connector, Link, Patience};
 use crate::failure::{Failure, Stage};
 use crate::hooks::Hooks;
 use crate::status::WriterStatus;
@@ -97,7 +97,7 @@ impl QueueRunner {
     /// Carries out one job of this runner's queue.
     pub async fn run(&mut self, job: &Job) -> Outcome {
         debug_assert_eq!(job.queue(), self.queue, "a job goes to its own queue");
-        let limit = job_timeout(self.queue).saturating_add(self.hooks.hooks().patience(job));
+        let limit = Patience::of(self.queue).job.saturating_add(self.hooks.hooks().patience(job));
         let link = match self.connector.ready().await {
             Ok(link) => link,
             Err(error) => return Outcome::failed(job, error),
@@ -122,24 +122,6 @@ async fn end_transaction(link: &mut Link) -> Result<(), sqlx::Error> {
     match tokio::time::timeout(Duration::from_secs(2), link.roll_back()).await {
         Ok(result) => result,
         Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
-    }
-}
-
-/// A little more than the statement time-out of the queue: it ends what only the network holds. The time of
-/// a job's hooks comes on top.
-const fn job_timeout(queue: Queue) -> Duration {
-    match queue {
-        Queue::Lease => Duration::from_secs(6),
-        Queue::Dispatch => Duration::from_secs(10),
-        Queue::Hellos
-        | Queue::Updates
-        | Queue::Presence
-        | Queue::Feed
-        | Queue::Events
-        | Queue::Statuses
-        | Queue::Inventory
-        | Queue::Sweeps
-        | Queue::Specs => Duration::from_secs(20),
     }
 }
 
