@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::latency::Latencies;
 use crate::progress::Step;
 use crate::tracker::Tracker;
+use crate::world::World;
 
 const TICK: Duration = Duration::from_millis(20);
 const LAST_COMPLETED: usize = 8;
@@ -260,6 +261,21 @@ pub(crate) struct FleetPlan {
     /// So many of them, the first, dial from that address.
     pub(crate) from: Option<(usize, IpAddr)>,
     pub(crate) log: Arc<ExecutionLog>,
+}
+
+impl FleetPlan {
+    /// Every node of the world, as a node behaves and dials again where nothing else is asked of it.
+    pub(crate) fn of(world: &World, per_second: f64) -> Self {
+        Self {
+            addresses: world.addresses(),
+            names: world.node_names().to_vec(),
+            per_second,
+            behaviour: Behaviour::default(),
+            redial: RedialBounds::default(),
+            from: None,
+            log: Arc::clone(world.log()),
+        }
+    }
 }
 
 /// Running nodes.

@@ -17,7 +17,7 @@ use crate::host::Machine;
 use crate::latency::Percentiles;
 use crate::progress::print;
 use crate::sampler::Sample;
-use crate::statistics::DatabaseShare;
+use crate::statistics::{DatabaseShare, settings_line};
 
 pub(crate) use self::chaos::{ChaosRow, ChaosShare};
 pub(crate) use self::faults::{MultiShare, StormShare};
@@ -163,8 +163,7 @@ impl Report {
                 ),
             ),
         ];
-        let durability = self.database.settings.iter().map(|(name, value)| format!("{name}={value}"));
-        lines.push(row("PostgreSQL", &durability.collect::<Vec<_>>().join(" ")));
+        lines.push(row("PostgreSQL", &settings_line(&self.database.settings)));
         lines.push(String::new());
         lines.extend(self.latencies());
         lines.extend(self.storm.iter().flat_map(StormShare::lines));

@@ -6,6 +6,8 @@
 use serde::Serialize;
 use sqlx::PgConnection;
 
+use crate::progress::say;
+
 /// Settings that decide what the figures mean.
 pub(crate) const SETTINGS: [&str; 9] = [
     "server_version",
@@ -23,6 +25,17 @@ pub(crate) const SETTINGS: [&str; 9] = [
 pub(crate) async fn settings(connection: &mut PgConnection) -> Result<Vec<(String, String)>, sqlx::Error> {
     let statement = "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY ($1) ORDER BY name";
     sqlx::query_as(statement).bind(SETTINGS.map(str::to_owned).to_vec()).fetch_all(connection).await
+}
+
+/// Tells the settings, whatever becomes of the run.
+pub(crate) async fn say_settings(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    say(&format!("PostgreSQL: {}", settings_line(&settings(connection).await?)));
+    Ok(())
+}
+
+/// Settings as one line.
+pub(crate) fn settings_line(settings: &[(String, String)]) -> String {
+    settings.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
 /// One statement's share.

@@ -15,7 +15,7 @@ use anyhow::Context;
 use gateway_testbed::cluster::Cluster;
 use gateway_testbed::database::register_nodes;
 use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
-use gateway_testbed::node::{Behaviour, Execution, RedialBounds};
+use gateway_testbed::node::{Behaviour, Execution};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::arguments::{DemoArguments, GatewayArguments};
@@ -81,19 +81,12 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
     }))
     .await?;
     let tracker = Arc::new(Tracker::default());
-    let plan = FleetPlan {
-        addresses: world.addresses(),
-        names: world.node_names().to_vec(),
-        per_second: 200.0,
-        behaviour: Behaviour {
-            execution: Execution::After(Duration::from_millis(20)),
-            reports_running: true,
-            ..Behaviour::default()
-        },
-        redial: RedialBounds::default(),
-        from: None,
-        log: Arc::clone(world.log()),
+    let behaviour = Behaviour {
+        execution: Execution::After(Duration::from_millis(20)),
+        reports_running: true,
+        ..Behaviour::default()
     };
+    let plan = FleetPlan { behaviour, ..FleetPlan::of(&world, 200.0) };
     let fleet = Box::pin(Fleet::open(plan, world.pki(), Arc::clone(&tracker))).await?;
     let enqueue = EnqueuePlan {
         database_url: world.database_url().to_owned(),

@@ -8,10 +8,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
-use gateway_testbed::node::{Behaviour, RedialBounds};
 use gateway_testbed::process::{Usage, usage};
 
+use super::verdict::{commands, drain, ledger, verdict};
 use crate::arguments::{SteadyArguments, SteadyPlan};
 use crate::enqueuer::{EnqueuePlan, Enqueuer};
 use crate::fleet::{Fleet, FleetPlan};
@@ -19,13 +18,12 @@ use crate::floor::{self, FloorPlan};
 use crate::host;
 use crate::latency::Percentiles;
 use crate::progress::{Step, say};
-use crate::report::{Commands, Gate, GatewayShare, LoadShare, Report, Verify};
+use crate::report::{GatewayShare, LoadShare, Report};
 use crate::sampler::{Sampler, Samples, cpu_percent};
 use crate::statistics::{self, DatabaseShare};
 use crate::tracker::Tracker;
 use crate::world::{World, WorldPlan};
 
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(200);
 
 /// What the measured phase gave.
@@ -42,20 +40,12 @@ pub(crate) async fn run(arguments: Box<SteadyArguments>) -> anyhow::Result<bool>
     let plan = arguments.plan()?;
     let world = WorldPlan::new(plan.sessions, plan.heartbeat, arguments.gateway.clone());
     let mut world = Box::pin(World::build(world)).await?;
-    say_settings(&world).await?;
+    statistics::say_settings(&mut world.connect().await?).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = world.gateway_usage()?;
     let tracker = Arc::new(Tracker::default());
-    let fleet = FleetPlan {
-        addresses: world.addresses(),
-        names: world.node_names().to_vec(),
-        per_second: plan.connect_rate,
-        behaviour: Behaviour::default(),
-        redial: RedialBounds::default(),
-        from: None,
-        log: Arc::clone(world.log()),
-    };
-    let fleet = Box::pin(Fleet::open(fleet, world.pki(), Arc::clone(&tracker))).await?;
+    let nodes = FleetPlan::of(&world, plan.connect_rate);
+    let fleet = Box::pin(Fleet::open(nodes, world.pki(), Arc::clone(&tracker))).await?;
     wait("settling", plan.settle).await;
     let settled = world.gateway_usage()?;
     let floor = match plan.with_floor {
@@ -69,16 +59,10 @@ pub(crate) async fn run(arguments: Box<SteadyArguments>) -> anyhow::Result<bool>
     report.floor_ms = floor;
     report.gateway = gateway_share(&plan, idle, settled, last, &measured);
     fleet.close().await;
-    let ledger = check(&world, &tracker).await?;
-    let unclean = world.close().await?;
-    finish(report, &plan, ledger, unclean)
-}
-
-async fn say_settings(world: &World) -> anyhow::Result<()> {
-    let settings = statistics::settings(&mut world.connect().await?).await?;
-    let settings: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    say(&format!("PostgreSQL: {}", settings.join(" ")));
-    Ok(())
+    let ledger = ledger(&world, &tracker).await?;
+    report.commands = commands(&tracker, &ledger);
+    let violations = ledger.violations.into_iter().chain(world.close().await?).collect();
+    verdict(report, violations, &plan.gate, plan.report.as_deref())
 }
 
 async fn wait(name: &'static str, how_long: Duration) {
@@ -129,7 +113,7 @@ async fn measure(
     watch(plan, world, fleet, tracker, enqueuer.as_ref()).await?;
     let elapsed = before.2.elapsed();
     let now = (world.gateway_usage()?, usage(std::process::id())?);
-    drain(tracker).await?;
+    drain(tracker).await;
     let samples = sampler.stop().await?;
     let seconds = elapsed.as_secs_f64();
     let commands = tracker.figures().committed;
@@ -185,22 +169,6 @@ async fn watch(
     Ok(())
 }
 
-// What was enqueued last is still on its way. What never arrives is found by the check.
-async fn drain(tracker: &Tracker) -> anyhow::Result<()> {
-    let started = Instant::now();
-    while tracker.open() > 0 && started.elapsed() < DRAIN_TIMEOUT {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    if tracker.open() > 0 {
-        say(&format!(
-            "{} commands are not done {} s after the last enqueue",
-            tracker.open(),
-            DRAIN_TIMEOUT.as_secs()
-        ));
-    }
-    Ok(())
-}
-
 fn figures(plan: &SteadyPlan, fleet: &Fleet, tracker: &Tracker, measured: &Measured) -> Report {
     let figures = tracker.figures();
     let lag = |latencies: &crate::latency::Latencies| latencies.percentiles().map_or(0.0, |ms| ms.p99);
@@ -215,7 +183,6 @@ fn figures(plan: &SteadyPlan, fleet: &Fleet, tracker: &Tracker, measured: &Measu
         dispatch_ms: figures.dispatch.percentiles(),
         completion_ms: figures.completion.percentiles(),
         drops: counts.drops(),
-        commands: Commands { enqueued: figures.committed, ..Commands::default() },
         load: Some(LoadShare {
             cpu_percent: measured.load_cpu_percent,
             lag_ms_p99: enqueuer_lag.max(nodes_lag),
@@ -259,33 +226,4 @@ fn gateway_share(
         cpu_percent: measured.gateway_cpu_percent,
         threads: last.map(|usage| usage.threads),
     }
-}
-
-async fn check(world: &World, tracker: &Tracker) -> anyhow::Result<LedgerReport> {
-    say("holding the nodes' logs against the database …");
-    world.log().flush()?;
-    let scope = if world.is_own() { LedgerScope::WholeDatabase } else { LedgerScope::OnlyEnqueued };
-    let logs = [world.log().path()];
-    Ok(check_ledger(&mut world.connect().await?, &tracker.enqueued(), &logs, scope).await?)
-}
-
-fn finish(
-    mut report: Report,
-    plan: &SteadyPlan,
-    ledger: LedgerReport,
-    unclean: Vec<String>,
-) -> anyhow::Result<bool> {
-    report.commands.succeeded = ledger.in_state("succeeded");
-    report.commands.lost = ledger.lost;
-    report.commands.duplicated = ledger.duplicated;
-    let violations: Vec<String> = ledger.violations.into_iter().chain(unclean).collect();
-    report.verify = Verify { ok: violations.is_empty(), violations };
-    let missed = plan.gate.missed(&report);
-    report.gate = Gate { held: missed.is_empty(), missed };
-    report.print();
-    if let Some(path) = &plan.report {
-        report.write(path)?;
-        say(&format!("report: {}", path.display()));
-    }
-    Ok(report.gate.held)
 }

@@ -9,25 +9,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gateway_testbed::clock::monotonic_ns;
-use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
-use gateway_testbed::node::{Behaviour, RedialBounds};
 use gateway_testbed::process::{Usage, usage};
 use sqlx::PgConnection;
 
+use super::verdict::{commands, drain, ledger, verdict};
 use crate::arguments::LoadPlan;
 use crate::enqueuer::{EnqueuePlan, Enqueuer};
 use crate::fleet::{Fleet, FleetPlan};
 use crate::gate::GateBounds;
 use crate::host;
 use crate::progress::{Step, say};
-use crate::report::{Commands, Gate, GatewayShare, LoadShare, Report, Verify};
+use crate::report::{GatewayShare, LoadShare, Report};
 use crate::sampler::{Sampler, cpu_percent};
 use crate::statistics::{self, Baseline};
 use crate::tracker::Tracker;
 use crate::world::World;
 
 const TICK: Duration = Duration::from_millis(20);
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const PAYLOAD_BYTES: usize = 128;
 
 /// A fleet that is at work.
@@ -45,21 +43,11 @@ pub(super) struct AtWork {
 impl AtWork {
     /// Opens the fleet, and gives it commands for `plan.duration` before the fault.
     pub(super) async fn begin(plan: &LoadPlan, world: &World) -> anyhow::Result<Self> {
-        let settings = statistics::settings(&mut world.connect().await?).await?;
-        let settings: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        say(&format!("PostgreSQL: {}", settings.join(" ")));
+        statistics::say_settings(&mut world.connect().await?).await?;
         let idle = world.gateway_usage()?;
         let tracker = Arc::new(Tracker::default());
-        let fleet = FleetPlan {
-            addresses: world.addresses(),
-            names: world.node_names().to_vec(),
-            per_second: plan.connect_rate,
-            behaviour: Behaviour::default(),
-            redial: RedialBounds::default(),
-            from: None,
-            log: Arc::clone(world.log()),
-        };
-        let fleet = Box::pin(Fleet::open(fleet, world.pki(), Arc::clone(&tracker))).await?;
+        let nodes = FleetPlan::of(world, plan.connect_rate);
+        let fleet = Box::pin(Fleet::open(nodes, world.pki(), Arc::clone(&tracker))).await?;
         let mut connection = world.connect().await?;
         let baseline = statistics::begin(&mut connection).await?;
         let enqueue = EnqueuePlan {
@@ -161,18 +149,6 @@ pub(super) fn fault_begins() -> u64 {
     monotonic_ns()
 }
 
-// What was enqueued last is still on its way. What never arrives is found by the check.
-pub(super) async fn drain(tracker: &Tracker) {
-    let started = Instant::now();
-    while tracker.open() > 0 && started.elapsed() < DRAIN_TIMEOUT {
-        tokio::time::sleep(TICK).await;
-    }
-    if tracker.open() > 0 {
-        let (open, seconds) = (tracker.open(), DRAIN_TIMEOUT.as_secs());
-        say(&format!("{open} commands are not done {seconds} s after the last enqueue"));
-    }
-}
-
 async fn judge(
     mut report: Report,
     plan: &LoadPlan,
@@ -191,32 +167,5 @@ async fn judge(
     let unclean = world.close().await?;
     report.commands = commands(tracker, &ledger);
     let violations: Vec<String> = ledger.violations.into_iter().chain(broken).chain(unclean).collect();
-    report.verify = Verify { ok: violations.is_empty(), violations };
-    let missed = gate.missed(&report);
-    report.gate = Gate { held: missed.is_empty(), missed };
-    report.print();
-    if let Some(path) = &plan.report {
-        report.write(path)?;
-        say(&format!("report: {}", path.display()));
-    }
-    Ok(report.gate.held)
-}
-
-/// Holds the nodes' logs against the rows.
-pub(super) async fn ledger(world: &World, tracker: &Tracker) -> anyhow::Result<LedgerReport> {
-    say("holding the nodes' logs against the database …");
-    world.log().flush()?;
-    let scope = if world.is_own() { LedgerScope::WholeDatabase } else { LedgerScope::OnlyEnqueued };
-    let logs = [world.log().path()];
-    Ok(check_ledger(&mut world.connect().await?, &tracker.enqueued(), &logs, scope).await?)
-}
-
-/// What became of the commands.
-pub(super) fn commands(tracker: &Tracker, ledger: &LedgerReport) -> Commands {
-    Commands {
-        enqueued: tracker.figures().committed,
-        succeeded: ledger.in_state("succeeded"),
-        lost: ledger.lost,
-        duplicated: ledger.duplicated,
-    }
+    verdict(report, violations, gate, plan.report.as_deref())
 }

@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 use self::dice::Dice;
 use self::own::Rights;
 use self::stage::Stage;
-use super::upheaval::{commands, ledger};
+use super::verdict::{commands, ledger, verdict};
 use crate::arguments::{ChaosArguments, ChaosPlan, Fault};
 use crate::host;
 use crate::progress::{print, say};
-use crate::report::{ChaosRow, ChaosShare, Gate, Report, Verify};
+use crate::report::{ChaosRow, ChaosShare, Report};
 use crate::statistics;
 
 pub(crate) use self::own::{SmallDisk, in_namespaces_of_its_own};
@@ -109,7 +109,6 @@ async fn conclude(
         duration_s: took.as_secs_f64(),
         drops: counts.drops(),
         commands: commands(&tracker, &ledger),
-        verify: Verify { ok: violations.is_empty(), violations },
         commands_per_second: plan.load.commands_per_second,
         heartbeat_s: plan.load.heartbeat.as_secs_f64(),
         session_ends: counts.ends(),
@@ -123,17 +122,11 @@ async fn conclude(
     };
     report.gateway.rss_bytes_max = rss;
     report.database.settings = settings;
-    let missed = plan.gate.missed(&report);
-    report.gate = Gate { held: missed.is_empty(), missed };
-    report.print();
-    if !report.gate.held {
+    let held = verdict(report, violations, &plan.gate, plan.load.report.as_deref())?;
+    if !held {
         print(&format!("  repeat it with --seed {}", plan.seed));
     }
-    if let Some(path) = &plan.load.report {
-        report.write(path)?;
-        say(&format!("report: {}", path.display()));
-    }
-    Ok(report.gate.held)
+    Ok(held)
 }
 
 #[cfg(test)]

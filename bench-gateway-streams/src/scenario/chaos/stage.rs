@@ -108,13 +108,9 @@ impl Stage {
     /// The nodes of a chaos run: they take their time, and dial again soon.
     pub(super) fn nodes_like(world: &World) -> FleetPlan {
         FleetPlan {
-            addresses: world.addresses(),
-            names: world.node_names().to_vec(),
-            per_second: 400.0,
             behaviour: Behaviour { execution: Execution::After(EXECUTION), ..Behaviour::default() },
             redial: REDIAL,
-            from: None,
-            log: Arc::clone(world.log()),
+            ..FleetPlan::of(world, 400.0)
         }
     }
 
