@@ -11,84 +11,26 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use gateway_core::command::CommandState;
-use gateway_core::session::Phase;
-use gateway_core::writer::LeaseState;
-
-/// What happens to a session, as the table of its life names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SessionEvent {
-    Hello,
-    Frame,
-    Goodbye,
-    HalfClose,
-    Granted,
-    Answer,
-    Order,
-    AllAnswered,
-    AllTaken,
-    HelloLate,
-    Silence,
-    Drain,
-    Close,
-}
-
-/// What happens to a lease, as its table names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LeaseEvent {
-    AttemptTaken,
-    ReleaseTaken,
-    Good,
-    GoodTooLate,
-    HeldByOther,
-    Released,
-    NotCommitted,
-    RoutingRefused,
-    Overdue,
-}
-
-const PHASES: [&str; 7] = ["Opening", "Greeting", "GreetingLast", "Live", "Finishing", "Farewell", "Ended"];
-const SESSION_EVENTS: [&str; 13] = [
-    "Hello",
-    "Frame",
-    "Goodbye",
-    "HalfClose",
-    "Granted",
-    "Answer",
-    "Order",
-    "AllAnswered",
-    "AllTaken",
-    "HelloLate",
-    "Silence",
-    "Drain",
-    "Close",
-];
-const LEASE_STATES: [&str; 8] =
-    ["Unheld", "Acquiring", "Held", "Renewing", "Fenced", "Releasing", "Parting", "Released"];
-const LEASE_EVENTS: [&str; 9] = [
-    "AttemptTaken",
-    "ReleaseTaken",
-    "Good",
-    "GoodTooLate",
-    "HeldByOther",
-    "Released",
-    "NotCommitted",
-    "RoutingRefused",
-    "Overdue",
-];
-const COMMAND_STATES: [&str; 9] =
-    ["pending", "dispatched", "accepted", "running", "succeeded", "failed", "canceled", "expired", "refused"];
+use gateway_core::session::{Phase, SessionEvent};
+use gateway_core::writer::{LeaseEvent, LeaseState};
 
 /// How often each event came in each state of one machine.
 #[derive(Debug, Clone)]
 struct Table {
-    states: &'static [&'static str],
-    events: &'static [&'static str],
+    states: Vec<String>,
+    events: Vec<String>,
     hits: Vec<u64>,
 }
 
+/// As they are named in the sources.
+fn named<T: fmt::Debug>(all: &[T]) -> Vec<String> {
+    all.iter().map(|one| format!("{one:?}")).collect()
+}
+
 impl Table {
-    fn new(states: &'static [&'static str], events: &'static [&'static str]) -> Self {
-        Self { states, events, hits: vec![0; states.len() * events.len()] }
+    fn new(states: Vec<String>, events: Vec<String>) -> Self {
+        let hits = vec![0; states.len() * events.len()];
+        Self { states, events, hits }
     }
 
     fn note(&mut self, state: usize, event: usize) {
@@ -99,9 +41,10 @@ impl Table {
         self.hits.iter_mut().zip(&other.hits).for_each(|(sum, more)| *sum += more);
     }
 
-    fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+    fn cells(&self) -> impl Iterator<Item = (&str, &str, u64)> {
         let place = |(place, hits): (usize, &u64)| {
-            (self.states[place / self.events.len()], self.events[place % self.events.len()], *hits)
+            let (state, event) = (place / self.events.len(), place % self.events.len());
+            (self.states[state].as_str(), self.events[event].as_str(), *hits)
         };
         self.hits.iter().enumerate().map(place)
     }
@@ -118,10 +61,11 @@ pub struct Coverage {
 
 impl Default for Coverage {
     fn default() -> Self {
+        let states: Vec<String> = CommandState::ALL.iter().map(ToString::to_string).collect();
         Self {
-            session: Table::new(&PHASES, &SESSION_EVENTS),
-            lease: Table::new(&LEASE_STATES, &LEASE_EVENTS),
-            command: Table::new(&COMMAND_STATES, &COMMAND_STATES),
+            session: Table::new(named(&Phase::ALL), named(&SessionEvent::ALL)),
+            lease: Table::new(named(&LeaseState::ALL), named(&LeaseEvent::ALL)),
+            command: Table::new(states.clone(), states),
             faults: BTreeMap::new(),
         }
     }
@@ -171,7 +115,7 @@ impl Coverage {
         cells.map(|(machine, state, event, _)| format!("{machine}: {state} + {event}")).collect()
     }
 
-    fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str, u64)> {
+    fn cells(&self) -> impl Iterator<Item = (&'static str, &str, &str, u64)> {
         let named = [("session", &self.session), ("lease", &self.lease), ("command", &self.command)];
         named.into_iter().flat_map(|(machine, table)| {
             table.cells().map(move |(state, event, hits)| (machine, state, event, hits))

@@ -29,9 +29,22 @@ pub enum Phase {
     Ended,
 }
 
+impl Phase {
+    /// In the order of a life.
+    pub const ALL: [Self; 7] = [
+        Self::Opening,
+        Self::Greeting,
+        Self::GreetingLast,
+        Self::Live,
+        Self::Finishing,
+        Self::Farewell,
+        Self::Ended,
+    ];
+}
+
 /// What can happen to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub enum Event {
     Hello,
     /// Any frame but Hello and Goodbye.
     Frame,
@@ -55,6 +68,25 @@ pub(super) enum Event {
     Drain,
     /// Someone else ends the session, with a reason.
     Close,
+}
+
+impl Event {
+    /// In the order of the enum.
+    pub const ALL: [Self; 13] = [
+        Self::Hello,
+        Self::Frame,
+        Self::Goodbye,
+        Self::HalfClose,
+        Self::Granted,
+        Self::Answer,
+        Self::Order,
+        Self::AllAnswered,
+        Self::AllTaken,
+        Self::HelloLate,
+        Self::Silence,
+        Self::Drain,
+        Self::Close,
+    ];
 }
 
 /// What an event does.
@@ -162,36 +194,11 @@ impl Phase {
 mod tests {
     use super::*;
 
-    const PHASES: [Phase; 7] = [
-        Phase::Opening,
-        Phase::Greeting,
-        Phase::GreetingLast,
-        Phase::Live,
-        Phase::Finishing,
-        Phase::Farewell,
-        Phase::Ended,
-    ];
-    const EVENTS: [Event; 13] = [
-        Event::Hello,
-        Event::Frame,
-        Event::Goodbye,
-        Event::HalfClose,
-        Event::Granted,
-        Event::Answer,
-        Event::Order,
-        Event::AllAnswered,
-        Event::AllTaken,
-        Event::HelloLate,
-        Event::Silence,
-        Event::Drain,
-        Event::Close,
-    ];
-
     #[test]
     fn every_phase_and_event_has_its_step() {
         let mut table = String::new();
-        for phase in PHASES {
-            for event in EVENTS {
+        for phase in Phase::ALL {
+            for event in Event::ALL {
                 table.push_str(&format!("{phase:?} + {event:?} = {:?}\n", phase.on(event)));
             }
         }
@@ -200,14 +207,14 @@ mod tests {
 
     #[test]
     fn nothing_leads_out_of_the_end() {
-        for event in EVENTS {
+        for event in Event::ALL {
             assert_eq!(Phase::Ended.on(event), Step::Drop);
         }
     }
 
     #[test]
     fn what_a_node_sends_is_never_taken_for_a_fault_of_ours() {
-        for phase in PHASES {
+        for phase in Phase::ALL {
             for event in [Event::Hello, Event::Frame, Event::Goodbye, Event::HalfClose] {
                 assert_ne!(phase.on(event), Step::Stray, "{phase:?} + {event:?}");
             }

@@ -48,8 +48,8 @@ use crate::time::Moment;
 
 use inbox::{Item, LocalRefusal, SessionInbox};
 use inventory::SessionInventory;
-pub use lifecycle::Phase;
 use lifecycle::{Ending, Event, Step};
+pub use lifecycle::{Event as SessionEvent, Phase};
 use membership::Membership;
 use outbox::SessionOutbox;
 

@@ -45,8 +45,23 @@ pub enum LeaseState {
     Released,
 }
 
+impl LeaseState {
+    /// In the order of the enum.
+    pub const ALL: [Self; 8] = [
+        Self::Unheld,
+        Self::Acquiring,
+        Self::Held,
+        Self::Renewing,
+        Self::Fenced,
+        Self::Releasing,
+        Self::Parting,
+        Self::Released,
+    ];
+}
+
+/// What can happen to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LeaseEvent {
+pub enum LeaseEvent {
     /// The shell took an acquisition or a renewal.
     AttemptTaken,
     /// The shell took the release.
@@ -65,6 +80,21 @@ pub(super) enum LeaseEvent {
     Overdue,
 }
 
+impl LeaseEvent {
+    /// In the order of the enum.
+    pub const ALL: [Self; 9] = [
+        Self::AttemptTaken,
+        Self::ReleaseTaken,
+        Self::Good,
+        Self::GoodTooLate,
+        Self::HeldByOther,
+        Self::Released,
+        Self::NotCommitted,
+        Self::RoutingRefused,
+        Self::Overdue,
+    ];
+}
+
 /// What the writer must do about a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeaseChange {
@@ -74,18 +104,6 @@ pub(super) enum LeaseChange {
 }
 
 impl LeaseState {
-    #[cfg(test)]
-    const ALL: [Self; 8] = [
-        Self::Unheld,
-        Self::Acquiring,
-        Self::Held,
-        Self::Renewing,
-        Self::Fenced,
-        Self::Releasing,
-        Self::Parting,
-        Self::Released,
-    ];
-
     /// The whole table. What is not named leaves the state as it is.
     pub(super) const fn on(self, event: LeaseEvent) -> (Self, LeaseChange) {
         use LeaseChange::{Fence, Nothing, Serve};
@@ -303,18 +321,6 @@ impl Lease {
 mod tests {
     use super::*;
 
-    const EVENTS: [LeaseEvent; 9] = [
-        LeaseEvent::AttemptTaken,
-        LeaseEvent::ReleaseTaken,
-        LeaseEvent::Good,
-        LeaseEvent::GoodTooLate,
-        LeaseEvent::HeldByOther,
-        LeaseEvent::Released,
-        LeaseEvent::NotCommitted,
-        LeaseEvent::RoutingRefused,
-        LeaseEvent::Overdue,
-    ];
-
     fn at(millis: u64) -> Moment {
         Moment::default() + Duration::from_millis(millis)
     }
@@ -335,7 +341,7 @@ mod tests {
     fn every_state_and_event_has_its_transition() {
         let mut table = String::new();
         for state in LeaseState::ALL {
-            for event in EVENTS {
+            for event in LeaseEvent::ALL {
                 let (next, change) = state.on(event);
                 table.push_str(&format!("{state:?} + {event:?} = {next:?}, {change:?}\n"));
             }

@@ -21,14 +21,13 @@ use gateway_core::frame::Command;
 use gateway_core::ids::SessionKey;
 use gateway_core::limits::Limits;
 use gateway_core::seam::{SessionNews, ToShard, ToWriter};
-use gateway_core::session::Phase as SessionPhase;
+use gateway_core::session::{Phase as SessionPhase, SessionEvent};
 use gateway_core::store::{Claim, Job, LeaseJob, LeaseOutcome, Outcome, Routed};
 use gateway_core::time::Moment;
-use gateway_core::writer::{LeaseState, Phase};
+use gateway_core::writer::{LeaseEvent, LeaseState, Phase};
 
 use super::{Event, Fnv, TICK, World};
 use crate::check::must;
-use crate::coverage::{LeaseEvent, SessionEvent};
 use crate::oracle::check_shape;
 use crate::process::{LEASE_TTL, Process};
 

@@ -10,13 +10,12 @@ use gateway_core::close::CloseReason;
 use gateway_core::frame::{GatewayFrame, NodeFrame};
 use gateway_core::ids::{NodeId, SessionKey, ShardId};
 use gateway_core::seam::{Identity, ToShard, ToWriter};
-use gateway_core::session::{Phase as SessionPhase, Session};
+use gateway_core::session::{Phase as SessionPhase, Session, SessionEvent};
 use gateway_core::store::{Outcome, Queue};
 use gateway_core::time::Moment;
 use gateway_core::writer::{LeaseState, Phase, Writer};
 
 use super::{Event, Link, Wire, World};
-use crate::coverage::SessionEvent;
 use crate::process::{Flight, OpenSession, Process, SHARDS};
 use crate::watched::SessionWatch;
 
