@@ -27,6 +27,7 @@ use super::JobError;
 use super::stored::{bigint, corrupt};
 use crate::connection::{Link, PLANNER_SETTINGS};
 use crate::hooks::{HookError, HookTransaction, Hooks, Report, StatusReport};
+use crate::loops::panic_text;
 use crate::status::WriterStatus;
 
 /// How often at most it is said that hooks fail: each failure is published.
@@ -333,9 +334,7 @@ async fn caught<F: Future<Output = Result<(), HookError>>>(mut hook: Pin<Box<F>>
         match catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(context))) {
             Ok(poll) => poll,
             Err(panic) => {
-                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-                let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                Poll::Ready(Err(HookError::new(format!("it panicked: {text}"))))
+                Poll::Ready(Err(HookError::new(format!("it panicked: {}", panic_text(panic.as_ref())))))
             }
         }
     })
