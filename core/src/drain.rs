@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::close::CloseReason;
 use crate::ids::SessionKey;
+use crate::splitmix::part_of;
 
 /// The shortest delay of whoever is refused or cut: a balancer needs a moment to look elsewhere.
 const SHORTEST_PUSHBACK: Duration = Duration::from_millis(500);
@@ -40,13 +41,13 @@ pub struct DrainOrder {
 impl DrainOrder {
     /// After how long the node of this session is to dial anew.
     pub fn delay_of(&self, key: SessionKey) -> Duration {
-        self.within.mul_f64(fraction(self.seed ^ number(key)))
+        part_of(self.within, self.seed ^ number(key))
     }
 
     /// The answer to a stream that is opened during the drain. `random` is any number.
     pub fn refusal(&self, random: u64) -> CloseReason {
         let room = LONGEST_PUSHBACK.min(self.within).saturating_sub(SHORTEST_PUSHBACK);
-        CloseReason::Draining { reconnect_after: SHORTEST_PUSHBACK + room.mul_f64(fraction(random)) }
+        CloseReason::Draining { reconnect_after: SHORTEST_PUSHBACK + part_of(room, random) }
     }
 
     /// The end of a session that has not left, or that had not come so far as to be told.
@@ -57,16 +58,6 @@ impl DrainOrder {
 
 fn number(key: SessionKey) -> u64 {
     (u64::from(key.serial) << 32) ^ u64::from(key.slot) ^ (u64::from(key.shard.0) << 24)
-}
-
-/// From 0 up to 1, evenly, and unlike for numbers that are near (the finalizer of SplitMix64).
-fn fraction(number: u64) -> f64 {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^= mixed >> 31;
-    // 53 bits, as many as the fraction holds.
-    (mixed >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::num::NonZeroU64;
 use sha2::{Digest, Sha256};
 
 use crate::ids::SectionName;
+use crate::splitmix;
 
 /// SHA-256 of a section's body.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,12 +68,10 @@ fn mixed(entry: &SectionHash) -> u64 {
     let name = entry.section.as_str().as_bytes();
     // No name holds a NUL, so no two entries read the same.
     let bytes = name.iter().chain(&[0]).chain(&entry.hash.0);
-    let mut state = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |state, byte| {
+    let state = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |state, byte| {
         (state ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    state ^ (state >> 31)
+    splitmix::finalized(state)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub mod limits;
 pub mod mail;
 pub mod seam;
 pub mod session;
+pub mod splitmix;
 pub mod store;
 pub mod time;
 pub mod writer;

@@ -14,6 +14,7 @@ mod support;
 
 use std::time::Duration;
 
+use gateway_core::splitmix::SplitMix;
 use gateway_testbed::cluster::StopMode;
 use gateway_testbed::database::{await_all_done, cancel, enqueue_many};
 use gateway_testbed::gateway_process::GatewayProcess;
@@ -54,7 +55,7 @@ async fn crashes_at_any_moment_lose_and_double_nothing() {
     let (crashes, seed) =
         (number("GATEWAY_CRASHES").unwrap_or(20), number("GATEWAY_CRASH_SEED").unwrap_or(1));
     measured("seed", seed);
-    let mut dice = Dice(seed);
+    let mut dice = Dice(SplitMix::new(seed));
     let mut world = World::with_own_cluster("crashes").await;
     let mut database = world.connect().await;
     database.execute("ALTER SYSTEM SET wal_writer_delay = '10s'").await.unwrap();
@@ -113,15 +114,12 @@ async fn crashes_at_any_moment_lose_and_double_nothing() {
     measured("commands", ids.len());
 }
 
-/// Numbers that one seed makes (SplitMix64).
-struct Dice(u64);
+/// What one seed decides.
+struct Dice(SplitMix);
 
 impl Dice {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % bound.max(1) as u64).unwrap()
+        usize::try_from(self.0.next() % bound.max(1) as u64).unwrap()
     }
 
     fn one_in(&mut self, many: usize) -> bool {

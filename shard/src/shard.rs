@@ -18,6 +18,7 @@ use gateway_core::drain::DrainOrder;
 use gateway_core::ids::{SessionKey, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::seam::SessionNews;
+use gateway_core::splitmix::SplitMix;
 use slab::Slab;
 use tokio_rustls::TlsAcceptor;
 
@@ -67,7 +68,7 @@ pub(crate) struct Shard {
     next_serial: Cell<u32>,
     connections: RefCell<Slab<Arc<Bell>>>,
     connections_waiter: Sleeper,
-    random_state: Cell<u64>,
+    random: Cell<SplitMix>,
 }
 
 /// What the mailbox's task leaves for a session's connection to take.
@@ -137,18 +138,17 @@ impl Shard {
             next_serial: Cell::new(0),
             connections: RefCell::default(),
             connections_waiter: Sleeper::default(),
-            random_state: Cell::new(std::hash::RandomState::new().build_hasher().finish()),
+            random: Cell::new(SplitMix::new(std::hash::RandomState::new().build_hasher().finish())),
             limits,
         })
     }
 
-    /// The next of a row of numbers that nobody can foresee well (SplitMix64, seeded by the system).
+    /// The next of a row of numbers that nobody can foresee well, seeded by the system.
     pub(crate) fn random(&self) -> u64 {
-        let state = self.random_state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.random_state.set(state);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        let mut row = self.random.get();
+        let number = row.next();
+        self.random.set(row);
+        number
     }
 
     /// Takes a slot for a new session of the connection that `bell` wakes.

@@ -1,24 +1,22 @@
 //! The one source of chance in a simulated world: a seed gives the same world again, on any machine.
 //!
-//! Owns a SplitMix64 generator. Never looks at a clock, an address or a hash map's order.
+//! Owns what is asked of chance. Never looks at a clock, an address or a hash map's order.
+
+use gateway_core::splitmix::SplitMix;
 
 /// Chance, from a seed.
 #[derive(Debug, Clone)]
-pub struct Chance(u64);
+pub struct Chance(SplitMix);
 
 impl Chance {
     /// The chance of this seed.
     pub const fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix::new(seed))
     }
 
     /// Any number.
     pub const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        self.0.next()
     }
 
     /// A number of `range`, which is not empty.

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{MAX_RETRY, MIN_RETRY};
+use crate::splitmix::part_of;
 use crate::time::Moment;
 
 /// How far ahead room is promised. With its jitter it stays below `MAX_RETRY`.
@@ -167,16 +168,6 @@ fn mean_pace(before: u64, measured: u64) -> u64 {
     }
     let (a, b) = (u128::from(before), u128::from(measured));
     u64::try_from(2 * a * b / (a + b)).unwrap_or(u64::MAX)
-}
-
-/// A part of `most`, spread evenly, whatever numbers the caller counts as random.
-fn part_of(most: Duration, random: u64) -> Duration {
-    let mut mixed = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^= mixed >> 31;
-    // The upper half of the product is `most` times the part that `mixed` is of 2^64.
-    Duration::from_nanos(((u128::from(nanos(most)) * u128::from(mixed)) >> 64) as u64)
 }
 
 fn nanos(duration: Duration) -> u64 {
