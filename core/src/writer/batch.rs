@@ -5,8 +5,8 @@
 //! same batch, bytes, savepoints, and whose it is.
 //!
 //! 1. One batch is in flight; the next gathers meanwhile. A lone entry leaves at once.
-//! 2. A batch holds at most `batch_entries` entries, `batch_bytes` bytes (or one entry), `MAX_SAVEPOINTS`
-//!    savepoints (or one entry), and no two that exclude each other; of two that do, the earlier goes
+//! 2. A batch holds at most `batch_entries` entries, `batch_bytes` bytes (or one entry), the savepoints of
+//!    `hook_pace` (or one entry), and no two that exclude each other; of two that do, the earlier goes
 //!    first. An entry whose savepoints don't fit waits; those behind it that need none pass it.
 //! 3. A batch that failed goes again before anything newer: whole after `Retry` and
 //!    `OutcomeUnknown`, in halves after `Rejected`, down to the one entry that is to blame.
@@ -17,11 +17,13 @@
 //!    waiting is in one line, in order of arrival.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::backoff::Backoff;
+use super::hook_pace::HookPace;
 use super::suspects::Suspects;
 use crate::ids::NodeId;
-use crate::limits::{Limits, MAX_SAVEPOINTS, MAX_SUSPECT_BATCH_ENTRIES};
+use crate::limits::{Limits, MAX_SUSPECT_BATCH_ENTRIES};
 use crate::store::StoreError;
 use crate::time::Moment;
 
@@ -60,6 +62,14 @@ enum Standing {
     Suspected,
 }
 
+/// What a batch holds at most.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    entries: usize,
+    bytes: usize,
+    savepoints: usize,
+}
+
 #[derive(Debug)]
 struct Line<T> {
     waiting: BTreeMap<Ticket, T>,
@@ -77,6 +87,7 @@ pub(super) struct GroupQueue<T> {
     turn: Standing,
     in_flight: Option<Flight<T>>,
     backoff: Backoff,
+    pace: HookPace,
 }
 
 impl Standing {
@@ -104,24 +115,24 @@ impl<T: Entry> Line<T> {
         Self { waiting: BTreeMap::new(), again: Vec::new() }
     }
 
-    fn next_batch(&mut self, most_entries: usize, most_bytes: usize) -> Vec<T> {
+    fn next_batch(&mut self, most: Most) -> Vec<T> {
         match self.again.pop() {
             Some(entries) => entries,
-            None => self.gather(most_entries, most_bytes),
+            None => self.gather(most),
         }
     }
 
-    fn gather(&mut self, most_entries: usize, most_bytes: usize) -> Vec<T> {
+    fn gather(&mut self, most: Most) -> Vec<T> {
         let mut taken = BTreeSet::new();
         let mut tickets = Vec::new();
         let (mut bytes, mut savepoints) = (0_usize, 0);
         for (ticket, entry) in &self.waiting {
             bytes = bytes.saturating_add(entry.bytes());
-            let full = tickets.len() == most_entries || bytes > most_bytes;
+            let full = tickets.len() == most.entries || bytes > most.bytes;
             if full && !tickets.is_empty() {
                 break;
             }
-            let fits = tickets.is_empty() || savepoints + entry.savepoints() <= MAX_SAVEPOINTS;
+            let fits = tickets.is_empty() || savepoints + entry.savepoints() <= most.savepoints;
             // What excludes the entry is asked even of one that does not fit: the later of two must not pass it.
             if taken.insert(entry.exclusive()) && fits {
                 savepoints += entry.savepoints();
@@ -168,6 +179,7 @@ impl<T: Entry> GroupQueue<T> {
             turn: Standing::Trusted,
             in_flight: None,
             backoff: Backoff::for_queue(),
+            pace: HookPace::new(),
         }
     }
 
@@ -222,11 +234,12 @@ impl<T: Entry> GroupQueue<T> {
         if self.line(of).is_empty() {
             of = of.other();
         }
-        let most_entries = match of {
+        let entries = match of {
             Standing::Trusted => limits.batch_entries,
             Standing::Suspected => limits.batch_entries.min(MAX_SUSPECT_BATCH_ENTRIES),
         };
-        let entries = self.line(of).next_batch(most_entries, limits.batch_bytes);
+        let most = Most { entries, bytes: limits.batch_bytes, savepoints: self.pace.at_most() };
+        let entries = self.line(of).next_batch(most);
         if entries.is_empty() {
             return None;
         }
@@ -282,6 +295,11 @@ impl<T: Entry> GroupQueue<T> {
         (flight.entries, flight.forsaken)
     }
 
+    /// A batch that committed, with so many savepoints, took so long.
+    pub(super) fn note_hooks(&mut self, savepoints: usize, took: Duration) {
+        self.pace.handle_run(savepoints, took);
+    }
+
     /// The batch in flight did not commit, or nobody knows; it is safe to commit it again.
     pub(super) fn handle_failed(&mut self, error: &StoreError, now: Moment) -> Setback<T> {
         let mut flight = self.in_flight.take().expect("an outcome follows its job");
@@ -327,6 +345,11 @@ impl<T: Entry> GroupQueue<T> {
         let mut dropped = self.trusted.drain();
         dropped.extend(self.suspected.drain());
         dropped
+    }
+
+    /// Savepoints that the next batch takes at most.
+    pub(super) const fn savepoints_at_most(&self) -> usize {
+        self.pace.at_most()
     }
 
     /// Entries that are not in flight.

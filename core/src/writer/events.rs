@@ -7,18 +7,19 @@
 //! 2. A run that the database refuses, and that is alone in its batch, is stored piece by piece, in
 //!    order, until the event that is to blame is alone. A tombstone takes its place, and the rest
 //!    follows. Only a tombstone that is refused too ends in `NotStored`.
-//! 3. A run whose hooks are more than a transaction may have savepoints goes piece by piece too, each
-//!    with company.
+//! 3. A run whose hooks are more than a transaction takes now (see `hook_pace`) goes piece by piece too,
+//!    each with company.
 //! 4. A session is answered when the last piece is stored. What it weighs is released once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Writer;
 use super::batch::{Entry, GroupQueue, Setback};
 use crate::frame::{Event, EventBatch, RefusedEvent, RejectCode};
 use crate::hooks::HookedKinds;
 use crate::ids::{EventSeq, NodeId, SessionKey};
-use crate::limits::{Limits, MAX_SAVEPOINTS};
+use crate::limits::Limits;
 use crate::mail::Weigh;
 use crate::seam::{EventsRequest, SessionNews};
 use crate::store::{EventsOutcome, StoreError};
@@ -88,8 +89,9 @@ impl EventsQueue {
         let savepoints = self.hooked.of_events(&request.batch);
         let mut entry =
             EventsEntry { request, savepoints, rest: Vec::new(), is_suspect: false, refused: None, bytes };
-        if savepoints > MAX_SAVEPOINTS {
-            entry.rest = fitting_pieces(&entry.request.batch, &self.hooked);
+        let at_most = self.queue.savepoints_at_most();
+        if savepoints > at_most {
+            entry.rest = fitting_pieces(&entry.request.batch, &self.hooked, at_most);
             entry.rest.reverse();
             self.take_next_piece(&mut entry);
         }
@@ -192,13 +194,13 @@ fn narrow(entry: &mut EventsEntry, sentence: &str) -> Narrowed {
     }
 }
 
-/// A run in pieces, in order, each of which takes no more savepoints than a transaction may have.
-fn fitting_pieces(whole: &EventBatch, hooked: &HookedKinds) -> Vec<Arc<EventBatch>> {
+/// A run in pieces, in order, each of which takes `at_most` so many savepoints, or is one event.
+fn fitting_pieces(whole: &EventBatch, hooked: &HookedKinds, at_most: usize) -> Vec<Arc<EventBatch>> {
     let mut pieces = Vec::new();
     let (mut begin, mut savepoints) = (0, 0);
     for (place, event) in whole.events.iter().enumerate() {
         let more = hooked.of_event(event);
-        if savepoints + more > MAX_SAVEPOINTS {
+        if savepoints > 0 && savepoints + more > at_most {
             pieces.push(piece(whole, &whole.events[begin..place]));
             (begin, savepoints) = (place, 0);
         }
@@ -228,8 +230,9 @@ impl Writer {
         }
     }
 
-    pub(super) fn take_events_outcomes(&mut self, outcomes: Vec<EventsOutcome>) {
+    pub(super) fn take_events_outcomes(&mut self, outcomes: Vec<EventsOutcome>, took: Duration) {
         let (entries, forsaken) = self.events.queue.handle_committed(outcomes.len());
+        self.events.queue.note_hooks(entries.iter().map(Entry::savepoints).sum(), took);
         for (mut entry, EventsOutcome { acked }) in entries.into_iter().zip(outcomes) {
             if forsaken {
                 self.released_bytes += entry.bytes;

@@ -22,6 +22,7 @@ mod dispatch;
 mod drain;
 mod events;
 mod hellos;
+mod hook_pace;
 mod inventory;
 mod jobs;
 mod lanes;

@@ -50,9 +50,9 @@ impl Writer {
             }
             Outcome::Updates(Ok(outcomes)) => self.take_update_outcomes(outcomes),
             Outcome::Updates(Err(error)) => self.take_update_error(&error, now),
-            Outcome::Events(Ok(outcomes)) => self.take_events_outcomes(outcomes),
+            Outcome::Events(Ok(outcomes)) => self.take_events_outcomes(outcomes, now.since(started)),
             Outcome::Events(Err(error)) => self.take_events_error(&error, now),
-            Outcome::Statuses(Ok(outcomes)) => self.take_status_outcomes(&outcomes),
+            Outcome::Statuses(Ok(outcomes)) => self.take_status_outcomes(&outcomes, now.since(started)),
             Outcome::Statuses(Err(error)) => self.take_status_error(&error, now),
             Outcome::Inventory(Ok(outcomes)) => self.take_inventory_outcomes(outcomes),
             Outcome::Inventory(Err(error)) => self.take_inventory_error(&error, now),

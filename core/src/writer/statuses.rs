@@ -7,6 +7,8 @@
 //! 2. Of one id of a node, at most one status is in a batch, and they commit in order of arrival: the
 //!    first that is stored is the one that counts.
 
+use std::time::Duration;
+
 use super::Writer;
 use super::batch::{Entry, GroupQueue};
 use crate::frame::RejectCode;
@@ -84,8 +86,9 @@ impl Writer {
         }
     }
 
-    pub(super) fn take_status_outcomes(&mut self, outcomes: &[StatusOutcome]) {
+    pub(super) fn take_status_outcomes(&mut self, outcomes: &[StatusOutcome], took: Duration) {
         let (entries, forsaken) = self.statuses.queue.handle_committed(outcomes.len());
+        self.statuses.queue.note_hooks(entries.iter().map(Entry::savepoints).sum(), took);
         for (entry, outcome) in entries.into_iter().zip(outcomes) {
             self.released_bytes += entry.bytes();
             if !forsaken {

@@ -44,6 +44,17 @@ impl Desk {
         desk
     }
 
+    /// The next job of events; a lease is renewed meanwhile.
+    fn events_job_and_leases(&mut self) -> Option<Vec<EventsRequest>> {
+        loop {
+            match self.job()? {
+                Job::Events { entries } => return Some(entries),
+                Job::Lease(_) => self.outcome(held(1)),
+                _ => {}
+            }
+        }
+    }
+
     /// Takes a job of events as a store would; gives how many events of each entry it held.
     fn store_events(&mut self) -> Option<Vec<usize>> {
         let job = std::iter::from_fn(|| self.job()).find_map(|job| match job {
@@ -185,5 +196,38 @@ fn a_piece_that_the_database_refuses_is_narrowed_and_the_pieces_behind_it_follow
     }
     assert_eq!(stored, (1..=100).map(|seq| (seq, seq == 10)).collect::<Vec<_>>(), "in order, each once");
     assert_eq!(desk.news(), ["1: events up to 100, 10 is NotStorable"]);
+    assert!(desk.bytes_are_balanced());
+}
+
+#[test]
+fn hooks_that_hang_go_one_by_one_and_what_has_no_hook_waits_for_one_of_them() {
+    const HANGS: Duration = Duration::from_millis(600);
+    let mut desk = Desk::hooked(&[("kind", 1)], &[]);
+    let mut stored = 0;
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        desk.post(run(1, 8));
+        desk.post(run(2, 4));
+        let mut plain = events_batch(1..4);
+        plain.events.iter_mut().for_each(|event| event.kind = "plain".to_owned());
+        desk.post(ToWriter::Events(EventsRequest { key: key(3), node: node("n3"), batch: Arc::new(plain) }));
+        let mut waited = Duration::ZERO;
+        while let Some(entries) = desk.events_job_and_leases() {
+            let events = entries.iter().flat_map(|entry| &entry.batch.events);
+            let hooked = u32::try_from(events.filter(|event| event.kind == "kind").count()).expect("few");
+            stored += hooked;
+            waited += HANGS * hooked;
+            if entries.iter().any(|entry| entry.node == node("n3")) {
+                waits.push(waited);
+            }
+            let acked = |entry: &EventsRequest| entry.batch.events.last().expect("an event").seq;
+            let outcomes = entries.iter().map(|entry| EventsOutcome { acked: acked(entry) }).collect();
+            let started = desk.now;
+            desk.now = desk.now + HANGS * hooked;
+            desk.writer.handle_outcome(Outcome::Events(Ok(outcomes)), started, desk.now);
+        }
+    }
+    assert_eq!(stored, 4 * 12, "all, each once");
+    assert_eq!(waits, [12 * HANGS, HANGS, HANGS, HANGS], "what hangs is known after the first");
     assert!(desk.bytes_are_balanced());
 }
