@@ -11,7 +11,7 @@ WITH asked AS MATERIALIZED (
     ORDER BY 2, 3
 ),
 decided AS MATERIALIZED (
-    SELECT a.*, l.state AS stored, l.attempt AS current, l.lane,
+    SELECT a.*, l.place, l.state AS stored, l.attempt AS current, l.lane,
            CASE
                WHEN l.state IS NULL THEN 'unknown'
                WHEN a.attempt < l.attempt THEN 'old'
@@ -30,7 +30,7 @@ decided AS MATERIALIZED (
     FROM asked a
     -- In the order of `asked`, which is that of all locks.
     LEFT JOIN LATERAL (
-        SELECT c.state, c.attempt, c.max_attempts, c.lane, c.cancel_requested_at, c.dispatched_at
+        SELECT c.ctid AS place, c.state, c.attempt, c.max_attempts, c.lane, c.cancel_requested_at, c.dispatched_at
         FROM commands c
         WHERE c.node_id = a.node_id AND c.id = a.id
         FOR UPDATE
@@ -56,10 +56,23 @@ written AS (
         error = coalesce(d.error, c.error),
         refusal = coalesce(d.refusal, c.refusal)
     FROM decided d
-    WHERE c.node_id = d.node_id AND c.id = d.id AND d.verdict IN ('apply', 'retry', 'progress')
+    -- The version that is locked, which is half the work of looking for it by its key again.
+    WHERE c.ctid = d.place AND c.node_id = d.node_id AND c.id = d.id
+      AND d.verdict IN ('apply', 'retry', 'progress')
+    RETURNING d.slot
+),
+tally AS (
+    SELECT (SELECT count(*) FROM decided d WHERE d.verdict IN ('apply', 'retry', 'progress'))
+         = (SELECT count(*) FROM written) AS all_written
 )
-SELECT d.verdict AS "verdict!",
+-- Overtaken: the lock was waited for, and the version that was locked then is younger than this statement, which
+-- so has not written it. Who was written is looked for only where somebody was not.
+SELECT CASE
+           WHEN d.verdict IN ('apply', 'retry', 'progress') AND NOT t.all_written
+                AND NOT EXISTS (SELECT FROM written w WHERE w.slot = d.slot) THEN 'overtaken'
+           ELSE d.verdict
+       END AS "verdict!",
        (CASE d.verdict WHEN 'retry' THEN 'pending' WHEN 'apply' THEN d.state ELSE d.stored END)::text AS "state?",
        d.lane AS "lane?", d.current AS "current_attempt?"
-FROM decided d
+FROM tally t CROSS JOIN decided d
 ORDER BY d.slot

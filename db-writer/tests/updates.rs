@@ -271,3 +271,43 @@ async fn the_feed_names_what_this_gateways_sessions_must_cancel() {
     store(&db, vec![update("n1", sent[0], 1, CommandState::Canceled)]).await;
     assert_eq!(feed().await, []);
 }
+
+#[tokio::test]
+async fn an_update_whose_row_changes_while_it_waits_is_decided_about_anew() {
+    let mut db = database().await;
+    db.nodes(1).await;
+    let proof = db.lease().await;
+    let session = db.connect(&proof, "n1", &[("default", 4)]).await;
+    for _ in 0..4 {
+        db.enqueue("n1", "default").await;
+    }
+    let wants = vec![want("n1", session.epoch, "default", 4)];
+    let ids = ids(&dispatch(&mut db.runner(Queue::Dispatch), &proof, wants).await);
+    // One is to be canceled, one ends, one is untouched and one takes back what was begun.
+    let mut holder = db.client("holder").await;
+    run(
+        &mut holder,
+        &format!(
+            "BEGIN; UPDATE commands SET cancel_requested_at = now() WHERE id = '{}';
+             UPDATE commands SET state = 'canceled', finished_at = now() WHERE id = '{}';
+             SELECT FROM commands WHERE id = '{}' FOR UPDATE",
+            ids[0], ids[1], ids[2]
+        ),
+    )
+    .await;
+    let entries: Vec<_> = ids.iter().map(|id| update("n1", *id, 1, CommandState::Succeeded)).collect();
+    let mut runner = db.runner(Queue::Updates);
+    let storing = tokio::spawn(async move { updated(runner.run(&Job::Updates { entries }).await) });
+    db.until_waits_for("gateway g1 updates", "holder").await;
+    run(&mut holder, "COMMIT").await;
+    let conflict =
+        UpdateOutcome::Stored { state: CommandState::Canceled, lane: lane("default"), conflict: true };
+    let succeeded = stored(CommandState::Succeeded, "default");
+    assert_eq!(
+        storing.await.unwrap(),
+        [succeeded.clone(), conflict, succeeded.clone(), succeeded],
+        "slot for slot"
+    );
+    let rows = "SELECT concat_ws(' ', state, cancel_requested_at IS NOT NULL) FROM commands ORDER BY seq";
+    assert_eq!(texts(&mut db.sql, rows).await, ["succeeded t", "canceled f", "succeeded f", "succeeded f"]);
+}

@@ -3,37 +3,39 @@
 //! 1. Within a statement a command stands once. Where a batch holds several updates of a command
 //!    (a node came back while an update of its older session waited), the batch is a transaction
 //!    with one statement for each in turn, so that they count in the batch's order.
+//! 2. A command that somebody else changes at the same moment is waited for, and decided about anew, by one
+//!    statement more.
 
 use std::collections::HashMap;
 
 use gateway_core::frame::RefusalReason;
 use gateway_core::ids::{Attempt, CommandId, NodeId};
 use gateway_core::seam::UpdateRequest;
-use gateway_core::store::UpdateOutcome;
+use gateway_core::store::{StoreError, UpdateOutcome};
 use sqlx::PgConnection;
 
 use super::JobError;
 use super::stored::{command_state, corrupt, integer, lane_name, number};
 use crate::connection::Link;
 
+/// More often than that something is wrong.
+const MOST_TIMES_OVERTAKEN: u32 = 8;
+
 pub(super) async fn execute(
     link: &mut Link,
     entries: &[UpdateRequest],
 ) -> Result<Vec<UpdateOutcome>, JobError> {
     let rounds = rounds(entries);
-    if let [only] = rounds.as_slice() {
-        return Ok(store(link.autocommit(), entries, only)
-            .await?
-            .into_iter()
-            .map(|(_, outcome)| outcome)
-            .collect());
-    }
     let mut outcomes = Vec::with_capacity(entries.len());
-    link.begin().await?;
-    for round in &rounds {
-        outcomes.extend(store(link.within(), entries, round).await?);
+    if let [only] = rounds.as_slice() {
+        store(link.autocommit(), entries, only, &mut outcomes).await?;
+    } else {
+        link.begin().await?;
+        for round in &rounds {
+            store(link.within(), entries, round, &mut outcomes).await?;
+        }
+        link.commit().await?;
     }
-    link.commit().await?;
     outcomes.sort_by_key(|(slot, _)| *slot);
     Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
@@ -53,11 +55,30 @@ fn rounds(entries: &[UpdateRequest]) -> Vec<Vec<usize>> {
     rounds
 }
 
+/// Stores the updates of slots.
 async fn store(
     sql: &mut PgConnection,
     entries: &[UpdateRequest],
     slots: &[usize],
-) -> Result<Vec<(usize, UpdateOutcome)>, JobError> {
+    outcomes: &mut Vec<(usize, UpdateOutcome)>,
+) -> Result<(), JobError> {
+    let mut overtaken = store_once(sql, entries, slots, outcomes).await?;
+    for _ in 0..MOST_TIMES_OVERTAKEN {
+        if overtaken.is_empty() {
+            return Ok(());
+        }
+        overtaken = store_once(sql, entries, &overtaken, outcomes).await?;
+    }
+    Err(JobError::Store(StoreError::Retry("others keep changing the same commands".to_owned())))
+}
+
+/// The same, in one statement; gives the slots whose rows others changed while it waited for them.
+async fn store_once(
+    sql: &mut PgConnection,
+    entries: &[UpdateRequest],
+    slots: &[usize],
+    outcomes: &mut Vec<(usize, UpdateOutcome)>,
+) -> Result<Vec<usize>, JobError> {
     let chosen: Vec<&UpdateRequest> = slots.iter().filter_map(|slot| entries.get(*slot)).collect();
     let nodes: Vec<&str> = chosen.iter().map(|entry| entry.node.as_str()).collect();
     let ids: Vec<_> = chosen.iter().map(|entry| entry.update.id.0).collect();
@@ -87,24 +108,29 @@ async fn store(
     if rows.len() != chosen.len() {
         return Err(corrupt("an update without an answer"));
     }
-    slots
-        .iter()
-        .zip(rows)
-        .map(|(slot, row)| {
-            let verdict = row.verdict;
-            let (Some(state), Some(lane)) = (row.state, row.lane) else {
-                return Ok((*slot, UpdateOutcome::UnknownCommand));
-            };
-            let outcome = if verdict == "old" {
-                let current = Attempt(number(row.current_attempt.unwrap_or_default()));
-                UpdateOutcome::OldAttempt { current }
-            } else {
+    let mut overtaken = Vec::new();
+    for (slot, row) in slots.iter().zip(rows) {
+        let verdict = row.verdict;
+        let (Some(state), Some(lane)) = (row.state, row.lane) else {
+            outcomes.push((*slot, UpdateOutcome::UnknownCommand));
+            continue;
+        };
+        let outcome = match verdict.as_str() {
+            "overtaken" => {
+                overtaken.push(*slot);
+                continue;
+            }
+            "old" => UpdateOutcome::OldAttempt {
+                current: Attempt(number(row.current_attempt.unwrap_or_default())),
+            },
+            _ => {
                 let (state, lane) = (command_state(&state)?, lane_name(&lane)?);
                 UpdateOutcome::Stored { state, lane, conflict: verdict == "conflict" }
-            };
-            Ok((*slot, outcome))
-        })
-        .collect()
+            }
+        };
+        outcomes.push((*slot, outcome));
+    }
+    Ok(overtaken)
 }
 
 const fn reason(reason: RefusalReason) -> &'static str {
