@@ -53,7 +53,10 @@ impl Link {
     /// Takes back what hooks may have set, for the transaction or for good: whom the connection acts as, where
     /// it looks, and above all whether its commit waits for the disk.
     pub(crate) async fn settle(&mut self) -> Result<(), sqlx::Error> {
-        let steps = format!("RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; {}", self.settings);
+        let steps = format!(
+            "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); {}",
+            self.settings
+        );
         self.steer(steps).await
     }
 

@@ -144,12 +144,13 @@ async fn a_flush_of_1_50_and_500_batches_costs_the_same_number_of_statements() {
     let mut runner = db.runner(Queue::Events);
     let mut counts = Vec::new();
     // The first round connects and prepares; its counts are not compared.
-    for (round, size) in [1_u64, 1, 50, 500].into_iter().enumerate() {
-        // Some journals are new and some are not, in each of them.
+    for (round, size) in [1_u64, 1, 50, 500, 500].into_iter().enumerate() {
+        // Some journals are new and some are not; at the end the cursors of all are known.
         let entries = (0..size).map(|i| {
-            let acked = match size {
-                1 => 4 * round as u64,
-                500 if i < 50 => 4,
+            let acked = match (size, round) {
+                (1, _) => 4 * round as u64,
+                (500, 3) if i < 50 => 4,
+                (500, 4) => 4 + 4 * u64::from(i < 50),
                 _ => 0,
             };
             let name = if size == 1 { "lone".to_owned() } else { format!("herd-{i}") };
@@ -171,8 +172,60 @@ async fn a_flush_of_1_50_and_500_batches_costs_the_same_number_of_statements() {
             counts.push(count);
         }
     }
-    // BEGIN, read cursors, write, COMMIT; one more where journals are new.
-    assert_eq!(counts, [4, 5, 5]);
+    // BEGIN, read cursors, lock new journals, write, COMMIT; one statement where all cursors are known.
+    assert_eq!(counts, [1, 5, 5, 1]);
+}
+
+#[tokio::test]
+async fn a_cursor_that_another_gateway_has_moved_meanwhile_is_read_anew() {
+    let mut db = database().await;
+    let (mut here, mut there) = (db.runner(Queue::Events), db.runner(Queue::Events));
+    let mut both = async |steps: &[(bool, RangeInclusive<u64>, u64)]| {
+        for (is_here, seqs, expected) in steps {
+            let runner = if *is_here { &mut here } else { &mut there };
+            let other = run_of("n2", "j", seqs.clone());
+            let entries = vec![run_of("n1", "j", seqs.clone()), other];
+            let acked = acks(runner.run(&Job::Events { entries }).await);
+            assert_eq!(acked, [*expected, *expected], "{is_here} {seqs:?}");
+        }
+    };
+    both(&[
+        (true, 1..=3, 3),
+        (false, 4..=6, 6),
+        // What is known here is three, and the other has stored what joins on.
+        (true, 4..=8, 8),
+        (false, 7..=9, 9),
+        // A gap by what is known here alone, then a true one, then a resend.
+        (true, 10..=11, 11),
+        (false, 13..=14, 11),
+        (false, 12..=12, 12),
+        (true, 1..=2, 12),
+        (true, 13..=13, 13),
+    ])
+    .await;
+    assert_eq!(seqs(&mut db, "n1", "j").await, "1 2 3 4 5 6 7 8 9 10 11 12 13");
+    assert_eq!(seqs(&mut db, "n2", "j").await, "1 2 3 4 5 6 7 8 9 10 11 12 13");
+}
+
+#[tokio::test]
+async fn what_is_known_of_cursors_ends_with_the_connection() {
+    let mut db = database().await;
+    let mut runner = db.runner(Queue::Events);
+    assert_eq!(acks(runner.run(&Job::Events { entries: vec![run_of("n1", "j", 1..=3)] }).await), [3]);
+    // A database that was set back, as by a fail-over to a standby that lagged; its connections are gone.
+    run(
+        &mut db.sql,
+        "SET session_replication_role = replica; DELETE FROM events WHERE seq = 3;
+         UPDATE journals SET acked_seq = 2; SET session_replication_role = origin;
+         SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE application_name = 'gateway g1 events' AND datname = current_database()",
+    )
+    .await;
+    let job = Job::Events { entries: vec![run_of("n1", "j", 4..=4)] };
+    let lost = runner.run(&job).await;
+    assert!(matches!(lost, Outcome::Events(Err(StoreError::OutcomeUnknown(_)))), "{lost:?}");
+    assert_eq!(acks(runner.run(&job).await), [2], "the node is told to send the third again");
+    assert_eq!(seqs(&mut db, "n1", "j").await, "1 2");
 }
 
 #[tokio::test]

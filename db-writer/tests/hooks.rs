@@ -44,6 +44,12 @@ const FUNCTIONS: &str = "
     END $$;
     CREATE FUNCTION wait(told report) RETURNS void LANGUAGE sql AS $$
         INSERT INTO seen SELECT 'waited', told.seq FROM pg_advisory_xact_lock(7) $$;
+    CREATE FUNCTION leave(told report) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        PERFORM pg_terminate_backend(pg_backend_pid());
+        PERFORM pg_sleep(600);
+    END $$;
+    CREATE FUNCTION leave_status(told status_report) RETURNS void LANGUAGE sql AS $$
+        SELECT leave(NULL) $$;
     CREATE FUNCTION commit_it(told report) RETURNS void LANGUAGE plpgsql AS $$ BEGIN COMMIT; END $$;
     CREATE FUNCTION note_status(told status_report) RETURNS void LANGUAGE sql AS $$
         INSERT INTO seen VALUES (concat_ws('|', told.node_id, told.tenant_id, told.id, told.kind, told.boot_id,
@@ -65,13 +71,14 @@ async fn stage() -> Db {
 /// The hooks of a gateway: reports of a kind run the function of that name.
 fn by_name(timeout: Duration) -> Hooks {
     let mut hooks = Hooks::new(timeout, EmbeddedHooks::default());
-    for name in ["note", "fail", "fail_late", "hang", "wait", "commit_it", "gone"] {
+    for name in ["note", "fail", "fail_late", "hang", "wait", "leave", "commit_it", "gone"] {
         hooks.add_report_function(name, name);
     }
     hooks.add_report_function("many", "note");
     hooks.add_report_function("many", "fail");
     hooks.add_report_function("many", "note");
     hooks.add_status_function("note", "note_status");
+    hooks.add_status_function("leave", "leave_status");
     hooks.add_status_function("both", "fail_status");
     hooks.add_status_function("both", "note_status");
     hooks
@@ -282,6 +289,7 @@ async fn what_a_hook_sets_for_good_ends_with_it_and_what_it_makes_hides_no_table
              SET synchronous_commit = off;
              SET search_path = pg_catalog;
              SET ROLE pg_monitor;
+             PERFORM pg_advisory_lock(8);
          END $$;
          CREATE FUNCTION look(told report) RETURNS void LANGUAGE sql AS $$
              INSERT INTO seen VALUES (current_setting('role') || ' ' || current_setting('synchronous_commit'), told.seq) $$",
@@ -298,6 +306,7 @@ async fn what_a_hook_sets_for_good_ends_with_it_and_what_it_makes_hides_no_table
     assert_eq!(store(&mut runner, vec![reports("n1", 3, &["look", "plain"])]).await, [4]);
     assert_eq!(seen(&mut db).await, ["none on 3", "note n1 2"]);
     assert_eq!(number(&mut db.sql, "SELECT count(*) FROM public.events").await, 4);
+    assert_eq!(text(&mut db.sql, "SELECT pg_try_advisory_lock(8)::text").await, "true", "its lock is gone");
 }
 
 #[tokio::test]
@@ -323,6 +332,94 @@ async fn a_connection_that_is_cut_under_a_hook_loses_and_doubles_nothing() {
     run(&mut holder, "ROLLBACK").await;
     assert_eq!(store(&mut runner, entries).await, [3]);
     assert_eq!(seen(&mut db).await, ["note n1 1", "note n1 3", "waited 2"]);
+}
+
+/// How often a job fails until it is done; its outcome.
+async fn tries(runner: &mut QueueRunner, job: &Job) -> (usize, Outcome) {
+    for failed in 0..10 {
+        match runner.run(job).await {
+            Outcome::Events(Err(StoreError::Retry(_))) | Outcome::Statuses(Err(StoreError::Retry(_))) => {}
+            outcome => return (failed, outcome),
+        }
+    }
+    panic!("it is tried for ever");
+}
+
+const LEFT_OUT: &str =
+    "what it is told could not be stored together with it, several times, and is stored without it";
+
+#[tokio::test]
+async fn a_hook_that_ends_its_connection_each_time_is_left_out_and_all_else_is_stored_and_told() {
+    let mut db = stage().await;
+    let mut runner = runner(&db, Queue::Events, by_name(PATIENCE));
+    let job = Job::Events {
+        entries: vec![reports("n1", 1, &["note", "leave", "note"]), reports("n2", 1, &["note", "fail"])],
+    };
+    let (failed, outcome) = tries(&mut runner, &job).await;
+    assert_eq!((failed, acks(outcome)), (4, vec![3, 2]), "once with others, three times alone");
+    assert_eq!(seen(&mut db).await, ["note n1 1", "note n1 3", "note n2 1"]);
+    let told = failures(&mut db).await;
+    assert_eq!(
+        told,
+        [format!("n1|j|2|leave|leave|{LEFT_OUT}"), "n2|j|2|fail|fail|GW001|no 2 today".to_owned()]
+    );
+    // It is left out for that event alone.
+    let (failed, outcome) =
+        tries(&mut runner, &Job::Events { entries: vec![reports("n1", 4, &["leave"])] }).await;
+    assert_eq!((failed, acks(outcome)), (3, vec![4]));
+}
+
+#[tokio::test]
+async fn a_handler_and_a_rust_hook_that_end_their_connection_are_left_out_too() {
+    let mut db = stage().await;
+    let mut statuses = runner(&db, Queue::Statuses, by_name(PATIENCE));
+    let entries = vec![status("n1", "a", "leave", "x"), status("n2", "b", "note", "y")];
+    let (failed, outcome) = tries(&mut statuses, &Job::Statuses { entries }).await;
+    assert!(failed == 4 && matches!(outcome, Outcome::Statuses(Ok(_))), "{failed}, {outcome:?}");
+    let mut events = runner(&db, Queue::Events, embedded(PATIENCE));
+    let (failed, outcome) =
+        tries(&mut events, &Job::Events { entries: vec![orders(1, &["ok", "end", "ok"])] }).await;
+    assert_eq!((failed, acks(outcome)), (3, vec![3]), "a hook in Rust is always alone");
+    assert_eq!(
+        failures(&mut db).await,
+        [format!("n1|a|leave|leave_status|{LEFT_OUT}"), format!("n1|j|2|rust|obedient|{LEFT_OUT}")]
+    );
+    assert_eq!(seen(&mut db).await.len(), 3);
+}
+
+#[tokio::test]
+async fn hooks_that_fail_the_commit_alone_are_left_out_and_their_event_is_stored() {
+    let mut db = stage().await;
+    // What the trigger makes at the end of the hook is checked at the commit.
+    run(
+        &mut db.sql,
+        "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF NEW.what = 'spoilt' THEN RAISE EXCEPTION 'at the commit'; END IF;
+             SET CONSTRAINTS ALL DEFERRED;
+             INSERT INTO seen VALUES ('spoilt', NEW.number);
+             RETURN NULL;
+         END $$;
+         CREATE CONSTRAINT TRIGGER spoil AFTER INSERT ON seen DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW WHEN (NEW.number > 100) EXECUTE FUNCTION spoil();
+         CREATE FUNCTION spoil(told report) RETURNS void LANGUAGE sql AS $$
+             INSERT INTO seen VALUES ('spoil', 100 + told.seq) $$",
+    )
+    .await;
+    let mut hooks = by_name(PATIENCE);
+    hooks.add_report_function("spoil", "spoil");
+    let mut runner = runner(&db, Queue::Events, hooks);
+    let several = Job::Events { entries: vec![reports("n1", 1, &["note", "spoil"])] };
+    let outcome = runner.run(&several).await;
+    assert!(
+        matches!(outcome, Outcome::Events(Err(StoreError::Rejected(_)))),
+        "to be narrowed down: {outcome:?}"
+    );
+    assert_eq!(store(&mut runner, vec![reports("n1", 1, &["note"])]).await, [1]);
+    let (failed, outcome) =
+        tries(&mut runner, &Job::Events { entries: vec![reports("n1", 2, &["spoil"])] }).await;
+    assert_eq!((failed, acks(outcome)), (1, vec![2]));
+    assert_eq!(failures(&mut db).await, [format!("n1|j|2|spoil|spoil|{LEFT_OUT}")]);
+    assert_eq!(seen(&mut db).await, ["note n1 1"]);
 }
 
 #[tokio::test]
@@ -368,9 +465,9 @@ async fn only_a_batch_with_a_hooked_kind_pays_and_as_much_for_one_report_as_for_
         let outcome = runner.run(&job).await;
         let count = "SELECT sum(s.calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid \
                      WHERE d.datname = current_database() AND s.query NOT LIKE '%pg_stat_statements%' \
-                     AND s.query !~ '^(SET|RESET|SELECT set_config)'";
+                     AND s.query !~ '^(SET|RESET|SELECT set_config|SELECT pg_catalog.pg_advisory)'";
         let settings = "SELECT coalesce(sum(s.calls), 0) FROM pg_stat_statements s JOIN pg_database d \
-                        ON d.oid = s.dbid WHERE d.datname = current_database() AND s.query ~ '^(SET|RESET|SELECT set_config)'";
+                        ON d.oid = s.dbid WHERE d.datname = current_database() AND s.query ~ '^(SET|RESET|SELECT set_config|SELECT pg_catalog.pg_advisory)'";
         let count = (number(&mut db.sql, count).await, number(&mut db.sql, settings).await);
         assert_eq!(acks(outcome), [kinds.len() as u64]);
         if round > 0 {
@@ -635,6 +732,11 @@ impl ReportHook for Obedient {
                     Ok(())
                 }
                 b"hang" => std::future::pending().await,
+                b"end" => {
+                    let end = "SELECT pg_terminate_backend(pg_backend_pid())";
+                    sqlx::query(end).execute(&mut *transaction.connection()).await?;
+                    Ok(())
+                }
                 // A query is on its way when the hook gives up on it.
                 b"leave" => {
                     let query = sqlx::query("SELECT pg_sleep(0.2)").execute(&mut *transaction.connection());

@@ -1,16 +1,17 @@
-//! A batch of journals' runs: one transaction of two statements, whatever the batch's size, and a few more
-//! where a journal is new or an event that is new has a hook.
-//!
-//! First the cursors are read, which the events that are stored tell; then what joins on to them is stored.
+//! A batch of journals' runs: one statement, whatever the batch's size, where the cursors of all its journals
+//! are known; else one transaction of two, and a few more where a journal is new or an event that is new has
+//! a hook.
 //!
 //! 1. What is at or below a cursor is there already and is not sent again; what stands behind a gap is not
 //!    stored. All between a cursor and a journal's new one is stored in one transaction, so a journal is
 //!    contiguous whoever else stores it at the same time, and the key of events stores each one once.
-//! 2. Events are stored in order of (node, journal, seq): two gateways wait for each other in one order.
-//! 3. Journals are locked, in the order of (node, journal), only where a hook is to be told what is new:
+//! 2. A cursor that is known (see `known_cursors`) may be too low. Where that may show, by a gap, by a resend
+//!    or by an event that is there already, the cursors are read.
+//! 3. Events are stored in order of (node, journal, seq): two gateways wait for each other in one order.
+//! 4. Journals are locked, in the order of (node, journal), only where a hook is to be told what is new:
 //!    then nobody else may have stored it. A row that is there is not changed: where no vacuum can run, its
 //!    versions would slow down whoever looks for it.
-//! 4. Where nothing joins on, nothing is written.
+//! 5. Where nothing joins on, nothing is written.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,9 @@ use gateway_core::seam::EventsRequest;
 use gateway_core::store::EventsOutcome;
 
 use super::JobError;
-use super::hooks::{HookRunner, StoredEvent};
+use super::hook_slots::StoredEvent;
+use super::hooks::HookRunner;
+use super::known_cursors::KnownCursors;
 use super::stored::{bigint, corrupt, counter};
 use crate::connection::Link;
 
@@ -31,14 +34,23 @@ type Journal<'a> = (&'a NodeId, &'a JournalId);
 struct Offer<'a> {
     /// In the batch's order.
     runs: Vec<&'a EventsRequest>,
-    /// Whether the journal has a row.
-    is_known: bool,
     /// The cursor before the batch, and after it.
     before: EventSeq,
     after: EventSeq,
 }
 
 impl<'a> Offer<'a> {
+    /// The cursor is this: what joins on to it is to be stored.
+    fn advance(&mut self, cursor: EventSeq) {
+        self.before = cursor;
+        self.after = advanced(cursor, &self.runs);
+    }
+
+    /// Whether something of it does not join on.
+    fn has_gap(&self) -> bool {
+        self.runs.iter().any(|run| run.batch.events.last().is_some_and(|last| last.seq > self.after))
+    }
+
     /// The events that the batch stores, by seq: behind the cursor, and before a gap. Of an event that two
     /// runs hold, the first one's.
     fn fresh(&self) -> impl Iterator<Item = (&'a EventsRequest, &'a Event)> + use<'a> {
@@ -54,43 +66,26 @@ impl<'a> Offer<'a> {
     }
 }
 
+type Offers<'a> = BTreeMap<Journal<'a>, Offer<'a>>;
+
 pub(super) async fn execute(
     link: &mut Link,
     entries: &[EventsRequest],
     hooks: &mut HookRunner,
+    known: &mut KnownCursors,
 ) -> Result<Vec<EventsOutcome>, JobError> {
-    let mut offers: BTreeMap<Journal<'_>, Offer<'_>> = BTreeMap::new();
+    let mut offers: Offers<'_> = BTreeMap::new();
     for entry in entries {
         offers.entry((&entry.node, &entry.batch.journal)).or_default().runs.push(entry);
     }
     let is_report = |event: &Event| event.refused.is_none() && hooks.is_report(&event.kind);
     let has_reports = entries.iter().any(|entry| entry.batch.events.iter().any(is_report));
-    link.begin().await?;
-    if has_reports {
-        let all: Vec<Journal<'_>> = offers.keys().copied().collect();
-        lock(link, &all).await?;
+    if has_reports || !append(link, &mut offers, known).await? {
+        store(link, &mut offers, has_reports.then_some(hooks)).await?;
     }
-    read_cursors(link, &mut offers).await?;
-    let unknown = offers.iter().filter(|(_, offer)| !offer.is_known);
-    let new: Vec<Journal<'_>> = unknown.map(|(journal, _)| *journal).collect();
-    if !new.is_empty() {
-        lock(link, &new).await?;
+    for ((node, journal), offer) in &offers {
+        known.handle_cursor(node, journal, offer.after);
     }
-    for offer in offers.values_mut() {
-        offer.after = advanced(offer.before, &offer.runs);
-    }
-    let fresh: Vec<(&EventsRequest, &Event)> = offers.values().flat_map(Offer::fresh).collect();
-    if !fresh.is_empty() {
-        write(link, &fresh).await?;
-    }
-    let reports: Vec<StoredEvent<'_>> = fresh
-        .iter()
-        .filter(|(_, event)| is_report(event))
-        .map(|(run, event)| StoredEvent { node: &run.node, batch: &run.batch, event })
-        .collect();
-    let tally = hooks.run_reports(link, &reports).await?;
-    link.commit().await?;
-    hooks.note(tally);
     entries
         .iter()
         .map(|entry| {
@@ -100,6 +95,54 @@ pub(super) async fn execute(
                 .ok_or_else(|| corrupt("a journal is gone"))
         })
         .collect()
+}
+
+/// Stores all by what is known of cursors, in one statement that commits by itself. Whether that could be done.
+async fn append(link: &mut Link, offers: &mut Offers<'_>, known: &KnownCursors) -> Result<bool, JobError> {
+    for ((node, journal), offer) in offers.iter_mut() {
+        let Some(cursor) = known.get(node, journal) else { return Ok(false) };
+        offer.advance(cursor);
+        // A gap may be this gateway's alone, and a resend is answered with the cursor as it is now.
+        if offer.has_gap() || offer.after == offer.before {
+            return Ok(false);
+        }
+    }
+    let fresh: Vec<(&EventsRequest, &Event)> = offers.values().flat_map(Offer::fresh).collect();
+    match append_events(link, &fresh).await {
+        Ok(()) => Ok(true),
+        // Another gateway has stored some of it.
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Stores all by the cursors as the database has them, and runs the hooks of what is new.
+async fn store(
+    link: &mut Link,
+    offers: &mut Offers<'_>,
+    reports: Option<&mut HookRunner>,
+) -> Result<(), JobError> {
+    link.begin().await?;
+    if reports.is_some() {
+        let all: Vec<Journal<'_>> = offers.keys().copied().collect();
+        lock(link, &all).await?;
+    }
+    let new = read_cursors(link, offers).await?;
+    if !new.is_empty() {
+        lock(link, &new).await?;
+    }
+    let fresh: Vec<(&EventsRequest, &Event)> = offers.values().flat_map(Offer::fresh).collect();
+    if !fresh.is_empty() {
+        write(link, &fresh).await?;
+    }
+    let Some(hooks) = reports else { return Ok(link.commit().await?) };
+    let stored: Vec<StoredEvent<'_>> = fresh
+        .iter()
+        .filter(|(_, event)| event.refused.is_none() && hooks.is_report(&event.kind))
+        .map(|(run, event)| StoredEvent { node: &run.node, batch: &run.batch, event })
+        .collect();
+    let tally = hooks.run_reports(link, &stored).await?;
+    hooks.commit(link, tally).await
 }
 
 /// Makes sure that journals, in the order of locks, have rows, and locks them.
@@ -112,10 +155,8 @@ async fn lock(link: &mut Link, journals: &[Journal<'_>]) -> Result<(), JobError>
     Ok(())
 }
 
-async fn read_cursors(
-    link: &mut Link,
-    offers: &mut BTreeMap<Journal<'_>, Offer<'_>>,
-) -> Result<(), JobError> {
+/// Reads the cursors, and advances all offers by them; gives the journals that are new.
+async fn read_cursors<'a>(link: &mut Link, offers: &mut Offers<'a>) -> Result<Vec<Journal<'a>>, JobError> {
     let nodes: Vec<&str> = offers.keys().map(|(node, _)| node.as_str()).collect();
     let journals: Vec<&str> = offers.keys().map(|(_, journal)| journal.as_str()).collect();
     let rows = sqlx::query_file!("queries/events_cursors.sql", &nodes as &[&str], &journals as &[&str])
@@ -124,11 +165,14 @@ async fn read_cursors(
     if rows.len() != offers.len() {
         return Err(corrupt("not every journal was answered"));
     }
-    for (offer, row) in offers.values_mut().zip(rows) {
-        offer.is_known = row.acked_seq.is_some();
-        offer.before = EventSeq(counter(row.acked_seq.unwrap_or_default()));
+    let mut new = Vec::new();
+    for ((journal, offer), row) in offers.iter_mut().zip(rows) {
+        if row.acked_seq.is_none() {
+            new.push(*journal);
+        }
+        offer.advance(EventSeq(counter(row.acked_seq.unwrap_or_default())));
     }
-    Ok(())
+    Ok(new)
 }
 
 /// The cursor behind all runs that join on to it, one upon the other.
@@ -157,6 +201,12 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
+    fn of(fresh: &[(&'a EventsRequest, &'a Event)]) -> Self {
+        let mut columns = Self::default();
+        fresh.iter().for_each(|(run, event)| columns.push(run, event));
+        columns
+    }
+
     fn push(&mut self, entry: &'a EventsRequest, event: &'a Event) {
         let attested = event.attested.as_ref();
         self.nodes.push(entry.node.as_str());
@@ -172,10 +222,30 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Stores what is new.
+/// Stores what nobody else has stored, in a statement that commits by itself.
+async fn append_events(link: &mut Link, fresh: &[(&EventsRequest, &Event)]) -> Result<(), sqlx::Error> {
+    let columns = Columns::of(fresh);
+    sqlx::query_file!(
+        "queries/events_append.sql",
+        &columns.nodes as &[&str],
+        &columns.journals as &[&str],
+        &columns.seqs,
+        &columns.kinds as &[&str],
+        &columns.bodies as &[&[u8]],
+        &columns.boots as &[&str],
+        &columns.signed_bodies as &[Option<&[u8]>],
+        &columns.signed_kids as &[Option<&str>],
+        &columns.signatures as &[Option<&[u8]>],
+        &columns.rejected as &[Option<&str>]
+    )
+    .execute(link.autocommit())
+    .await
+    .map(drop)
+}
+
+/// Stores what is new, though another may store the same.
 async fn write(link: &mut Link, fresh: &[(&EventsRequest, &Event)]) -> Result<(), JobError> {
-    let mut columns = Columns::default();
-    fresh.iter().for_each(|(run, event)| columns.push(run, event));
+    let columns = Columns::of(fresh);
     sqlx::query_file!(
         "queries/events_write.sql",
         &columns.nodes as &[&str],

@@ -9,6 +9,7 @@
 //!    its time-out at least and twice that at most, and the calls end.
 //! 4. Only a failure of the transaction itself fails the job; then nothing of it is stored.
 //! 5. What hooks set (the path, the role, whether commits wait for the disk) ends with them.
+//! 6. A hook that takes the connection along is found and left out: see `hook_breakers`.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,17 +19,25 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use gateway_core::frame::{Event, EventBatch, Status};
+use gateway_core::frame::Status;
 use gateway_core::ids::NodeId;
 use gateway_core::seam::StatusRequest;
+use gateway_core::store::StoreError;
 use tokio::time::Instant;
 
 use super::JobError;
-use super::stored::{bigint, corrupt};
+use super::hook_breakers::Breakers;
+use super::hook_slots::{Slot, StoredEvent, Told, call, publish};
+use super::stored::corrupt;
 use crate::connection::{Link, PLANNER_SETTINGS};
+use crate::failure::Failure;
 use crate::hooks::{HookError, HookTransaction, Hooks, Report, StatusReport};
 use crate::loops::panic_text;
 use crate::status::WriterStatus;
+
+/// What is published of a hook that is not run any more.
+const LEFT_OUT: &str =
+    "what it is told could not be stored together with it, several times, and is stored without it";
 
 /// How often at most it is said that hooks fail: each failure is published.
 const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -47,19 +56,14 @@ pub(super) struct HookRunner {
     status: Arc<WriterStatus>,
     told_at: Option<Instant>,
     failed_since: u64,
-}
-
-/// An event that the transaction stored.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StoredEvent<'a> {
-    pub(super) node: &'a NodeId,
-    pub(super) batch: &'a EventBatch,
-    pub(super) event: &'a Event,
+    breakers: Breakers,
+    /// Whether all hooks of the transaction are told the same.
+    is_lone: bool,
 }
 
 impl HookRunner {
     pub(super) fn new(hooks: Arc<Hooks>, status: Arc<WriterStatus>) -> Self {
-        Self { hooks, status, told_at: None, failed_since: 0 }
+        Self { hooks, status, told_at: None, failed_since: 0, breakers: Breakers::default(), is_lone: false }
     }
 
     pub(super) fn hooks(&self) -> &Hooks {
@@ -77,8 +81,33 @@ impl HookRunner {
         !self.hooks.status_functions(kind).is_empty() || !self.hooks.embedded_statuses(kind).is_empty()
     }
 
+    /// Commits what hooks have run in.
+    pub(super) async fn commit(&mut self, link: &mut Link, tally: Tally) -> Result<(), JobError> {
+        let error = match link.commit().await {
+            Ok(()) => {
+                self.note(tally);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let what = match Failure::from_sqlx(&error, link.stage).error {
+            StoreError::Rejected(what) | StoreError::Fatal(what) if tally.run > 0 => what,
+            _ => return Err(error.into()),
+        };
+        // What hooks left for the commit to check. It is narrowed down to one of what they were told, which is
+        // then stored without them.
+        Err(JobError::Store(if self.breakers.handle_refused_commit() {
+            StoreError::Retry(format!("hooks fail the commit of what they are told: {what}"))
+        } else {
+            StoreError::Rejected(what)
+        }))
+    }
+
     /// Counts what has run in a transaction that committed.
-    pub(super) fn note(&mut self, tally: Tally) {
+    fn note(&mut self, tally: Tally) {
+        if tally.run > 0 {
+            self.breakers.handle_commit();
+        }
         self.status.hooks_run.fetch_add(tally.run, Ordering::Relaxed);
         self.status.hooks_failed.fetch_add(tally.failed, Ordering::Relaxed);
         self.failed_since += tally.failed;
@@ -94,7 +123,7 @@ impl HookRunner {
 
     /// Runs all that hang on stored events, which are in the order of locks.
     pub(super) async fn run_reports(
-        &self,
+        &mut self,
         link: &mut Link,
         stored: &[StoredEvent<'_>],
     ) -> Result<Tally, JobError> {
@@ -103,47 +132,28 @@ impl HookRunner {
             return Ok(tally);
         }
         self.open(link).await?;
-        let (mut functions, mut nodes, mut journals, mut seqs) = (vec![], vec![], vec![], vec![]);
-        for StoredEvent { node, batch, event } in stored {
-            for function in self.hooks.report_functions(&event.kind) {
-                functions.push(function.name.as_str());
-                nodes.push(node.as_str());
-                journals.push(batch.journal.as_str());
-                seqs.push(bigint(event.seq.0));
-            }
-        }
-        let mut from = 0;
-        while from < functions.len() {
-            let rows = sqlx::query_file!(
-                "queries/hooks_reports.sql",
-                &functions[from..] as &[&str],
-                &nodes[from..] as &[&str],
-                &journals[from..] as &[&str],
-                &seqs[from..],
-                self.patience_ms()
-            )
-            .fetch_all(link.within())
-            .await?;
-            let row = rows.first().ok_or_else(|| corrupt("no answer of hooks"))?;
-            from += tally.take(row.done, row.failed)?;
-        }
-        let embedded =
-            |stored: &&StoredEvent<'_>| !self.hooks.embedded_reports(&stored.event.kind).is_empty();
+        let hooks = Arc::clone(&self.hooks);
+        let slots: Vec<Slot<'_>> = stored
+            .iter()
+            .flat_map(|stored| {
+                let functions = hooks.report_functions(&stored.event.kind);
+                functions.iter().map(|function| Slot { hook: &function.name, told: stored.told() })
+            })
+            .collect();
+        self.is_lone = stored.len() == 1;
+        self.run_functions(link, &slots, &mut tally).await?;
+        let embedded = |stored: &&StoredEvent<'_>| !hooks.embedded_reports(&stored.event.kind).is_empty();
         let embedded: Vec<&StoredEvent<'_>> = stored.iter().filter(embedded).collect();
         let tenants = tenants(link, embedded.iter().map(|stored| stored.node)).await?;
-        for StoredEvent { node, batch, event } in embedded {
-            for hook in self.hooks.embedded_reports(&event.kind) {
-                let tenant = tenants.get(node).map_or("", String::as_str);
+        for stored in embedded {
+            let StoredEvent { node, batch, event } = *stored;
+            let tenant = tenants.get(node).map_or("", String::as_str);
+            for hook in hooks.embedded_reports(&event.kind) {
                 let report = Report { node, tenant, journal: &batch.journal, boot_id: &batch.boot_id, event };
-                let failure =
-                    self.guarded(link, async |transaction| hook.on_report(report, transaction).await).await?;
-                let told = Told {
-                    node,
-                    journal: Some((batch.journal.as_str(), bigint(event.seq.0))),
-                    status: None,
-                    kind: &event.kind,
-                };
-                tally.take_one(publish(link, &told, hook.name(), failure).await?);
+                let slot = Slot { hook: hook.name(), told: stored.told() };
+                let run =
+                    async |transaction: &mut HookTransaction<'_>| hook.on_report(report, transaction).await;
+                self.run_embedded(link, &slot, &mut tally, run).await?;
             }
         }
         link.settle().await?;
@@ -152,7 +162,7 @@ impl HookRunner {
 
     /// Runs all that hang on stored statuses, which are in the order of locks.
     pub(super) async fn run_statuses(
-        &self,
+        &mut self,
         link: &mut Link,
         stored: &[&StatusRequest],
     ) -> Result<Tally, JobError> {
@@ -161,48 +171,90 @@ impl HookRunner {
             return Ok(tally);
         }
         self.open(link).await?;
-        let (mut functions, mut nodes, mut ids) = (vec![], vec![], vec![]);
-        for request in stored {
-            for function in self.hooks.status_functions(&request.status.kind) {
-                functions.push(function.name.as_str());
-                nodes.push(request.node.as_str());
-                ids.push(request.status.id.as_str());
-            }
-        }
-        let mut from = 0;
-        while from < functions.len() {
-            let rows = sqlx::query_file!(
-                "queries/hooks_statuses.sql",
-                &functions[from..] as &[&str],
-                &nodes[from..] as &[&str],
-                &ids[from..] as &[&str],
-                self.patience_ms()
-            )
-            .fetch_all(link.within())
-            .await?;
-            let row = rows.first().ok_or_else(|| corrupt("no answer of handlers"))?;
-            from += tally.take(row.done, row.failed)?;
-        }
-        let embedded =
-            |request: &&&StatusRequest| !self.hooks.embedded_statuses(&request.status.kind).is_empty();
+        let hooks = Arc::clone(&self.hooks);
+        let slots: Vec<Slot<'_>> = stored
+            .iter()
+            .flat_map(|request| {
+                let functions = hooks.status_functions(&request.status.kind);
+                functions.iter().map(|function| Slot { hook: &function.name, told: Told::of_status(request) })
+            })
+            .collect();
+        self.run_functions(link, &slots, &mut tally).await?;
+        let embedded = |request: &&&StatusRequest| !hooks.embedded_statuses(&request.status.kind).is_empty();
         let embedded: Vec<&StatusRequest> = stored.iter().filter(embedded).copied().collect();
         let tenants = tenants(link, embedded.iter().map(|request| &request.node)).await?;
-        for StatusRequest { node, boot_id, status, .. } in embedded {
-            for hook in self.hooks.embedded_statuses(&status.kind) {
-                let tenant = tenants.get(node).map_or("", String::as_str);
+        for request in embedded {
+            let StatusRequest { node, boot_id, status, .. } = request;
+            let tenant = tenants.get(node).map_or("", String::as_str);
+            for hook in hooks.embedded_statuses(&status.kind) {
                 let report = StatusReport { node, tenant, boot_id, status };
-                let failure =
-                    self.guarded(link, async |transaction| hook.on_status(report, transaction).await).await?;
-                let told = Told { node, journal: None, status: Some(&status.id), kind: &status.kind };
-                tally.take_one(publish(link, &told, hook.name(), failure).await?);
+                let slot = Slot { hook: hook.name(), told: Told::of_status(request) };
+                let run =
+                    async |transaction: &mut HookTransaction<'_>| hook.on_status(report, transaction).await;
+                self.run_embedded(link, &slot, &mut tally, run).await?;
             }
         }
         link.settle().await?;
         Ok(tally)
     }
 
+    /// Runs the SQL functions of slots, in order and in as few calls as may be.
+    async fn run_functions(
+        &mut self,
+        link: &mut Link,
+        slots: &[Slot<'_>],
+        tally: &mut Tally,
+    ) -> Result<(), JobError> {
+        let mut rest = slots;
+        while let Some(next) = rest.first() {
+            let runs_alone = self.breakers.runs_alone();
+            if self.breakers.is_out(&next.place()) {
+                publish(link, next, &HookError::new(LEFT_OUT)).await?;
+                tally.take_one(true);
+                rest = &rest[1..];
+                continue;
+            }
+            let called = if runs_alone { &rest[..1] } else { rest };
+            self.breakers.handle_call(runs_alone.then(|| next.place()));
+            let (done, failed) = call(link, called, self.patience_ms()).await?;
+            self.breakers.handle_return();
+            if self.is_lone {
+                called.iter().for_each(|slot| self.breakers.handle_lone(slot.place()));
+            }
+            rest = &rest[tally.take(done, failed)?.min(called.len())..];
+        }
+        Ok(())
+    }
+
+    /// Runs a hook of an embedder, and publishes its failure.
+    async fn run_embedded(
+        &mut self,
+        link: &mut Link,
+        slot: &Slot<'_>,
+        tally: &mut Tally,
+        hook: impl AsyncFnOnce(&mut HookTransaction<'_>) -> Result<(), HookError>,
+    ) -> Result<(), JobError> {
+        let failure = if self.breakers.is_out(&slot.place()) {
+            Some(HookError::new(LEFT_OUT))
+        } else {
+            self.breakers.handle_call(Some(slot.place()));
+            let failure = self.guarded(link, hook).await?;
+            self.breakers.handle_return();
+            if self.is_lone {
+                self.breakers.handle_lone(slot.place());
+            }
+            failure
+        };
+        if let Some(failure) = &failure {
+            publish(link, slot, failure).await?;
+        }
+        tally.take_one(failure.is_some());
+        Ok(())
+    }
+
     /// From here to its end the transaction is the hooks': their time, and the database's own planning.
-    async fn open(&self, link: &mut Link) -> Result<(), JobError> {
+    async fn open(&mut self, link: &mut Link) -> Result<(), JobError> {
+        self.breakers.handle_begin();
         let timeout = self.patience_ms();
         let mut settings =
             format!("SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {timeout}", timeout * 2);
@@ -276,40 +328,6 @@ impl Tally {
         self.run += 1;
         self.failed += u64::from(failed);
     }
-}
-
-/// What a hook of an embedder was told, to be published where it failed.
-struct Told<'a> {
-    node: &'a NodeId,
-    journal: Option<(&'a str, i64)>,
-    status: Option<&'a str>,
-    kind: &'a str,
-}
-
-/// Publishes a failure; gives whether there was one.
-async fn publish(
-    link: &mut Link,
-    told: &Told<'_>,
-    hook: &str,
-    failure: Option<HookError>,
-) -> Result<bool, JobError> {
-    let Some(HookError { sentence, sqlstate }) = failure else { return Ok(false) };
-    // No text of PostgreSQL holds a NUL.
-    let sentence = sentence.replace('\0', "");
-    sqlx::query_file!(
-        "queries/hooks_publish.sql",
-        told.node.as_str(),
-        told.journal.map(|(journal, _)| journal),
-        told.journal.map(|(_, seq)| seq),
-        told.status,
-        told.kind,
-        hook,
-        sqlstate,
-        sentence
-    )
-    .fetch_all(link.within())
-    .await?;
-    Ok(true)
 }
 
 /// The tenants of nodes; asked only where there are nodes.

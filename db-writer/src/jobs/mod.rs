@@ -26,8 +26,11 @@ mod events;
 mod hello;
 mod hello_fate;
 mod hello_sessions;
+mod hook_breakers;
+mod hook_slots;
 mod hooks;
 mod inventory;
+mod known_cursors;
 mod lanes;
 mod lease;
 mod presence;
@@ -42,8 +45,15 @@ mod updates;
 pub struct QueueRunner {
     connector: Connector,
     queue: Queue,
+    state: State,
+}
+
+/// What a runner keeps from job to job, beside its connection.
+#[derive(Debug)]
+struct State {
     duplicates: DuplicateRule,
     hooks: hooks::HookRunner,
+    cursors: known_cursors::KnownCursors,
 }
 
 /// Why a job failed: by the database, or by what it holds.
@@ -71,20 +81,21 @@ impl QueueRunner {
         let wait_for_disk = synchronous_dispatch || queue != Queue::Dispatch;
         let connector = Connector::new(options, gateway, queue, wait_for_disk);
         let hooks = hooks::HookRunner::new(Arc::default(), Arc::default());
-        Self { connector, queue, duplicates: DuplicateRule::default(), hooks }
+        let cursors = known_cursors::KnownCursors::default();
+        Self { connector, queue, state: State { duplicates: DuplicateRule::default(), hooks, cursors } }
     }
 
     /// The same runner with this rule of when a certificate is quarantined.
     #[must_use]
     pub fn with_duplicates(mut self, rule: DuplicateRule) -> Self {
-        self.duplicates = rule;
+        self.state.duplicates = rule;
         self
     }
 
     /// The same runner, which runs these hooks for what it stores and counts them in `status`.
     #[must_use]
     pub fn with_hooks(mut self, hooks: Arc<Hooks>, status: Arc<WriterStatus>) -> Self {
-        self.hooks = hooks::HookRunner::new(hooks, status);
+        self.state.hooks = hooks::HookRunner::new(hooks, status);
         self
     }
 
@@ -92,27 +103,28 @@ impl QueueRunner {
     /// ended before the next job.
     pub fn forget_connection(&mut self) {
         self.connector.drop_link();
+        self.state.cursors.forget_all();
     }
 
     /// Carries out one job of this runner's queue.
     pub async fn run(&mut self, job: &Job) -> Outcome {
         debug_assert_eq!(job.queue(), self.queue, "a job goes to its own queue");
-        let limit = Patience::of(self.queue).job.saturating_add(self.hooks.hooks().patience(job));
+        let limit = Patience::of(self.queue).job.saturating_add(self.state.hooks.hooks().patience(job));
         let link = match self.connector.ready().await {
             Ok(link) => link,
             Err(error) => return Outcome::failed(job, error),
         };
         link.stage = Stage::Safe;
-        let failure =
-            match tokio::time::timeout(limit, execute(link, job, &self.duplicates, &mut self.hooks)).await {
-                Ok(Ok(outcome)) => return outcome,
-                Ok(Err(JobError::Sql(error))) => Failure::from_sqlx(&error, link.stage),
-                Ok(Err(JobError::Store(error))) => Failure { error, connection_lost: false },
-                Err(_) => Failure::lost(&format!("no answer within {} s", limit.as_secs()), link.stage),
-            };
+        let failure = match tokio::time::timeout(limit, execute(link, job, &mut self.state)).await {
+            Ok(Ok(outcome)) => return outcome,
+            Ok(Err(JobError::Sql(error))) => Failure::from_sqlx(&error, link.stage),
+            Ok(Err(JobError::Store(error))) => Failure { error, connection_lost: false },
+            Err(_) => Failure::lost(&format!("no answer within {} s", limit.as_secs()), link.stage),
+        };
         if failure.connection_lost || end_transaction(link).await.is_err() {
             self.connector.drop_link();
         }
+        self.state.cursors.forget_all();
         Outcome::failed(job, failure.error)
     }
 }
@@ -125,12 +137,8 @@ async fn end_transaction(link: &mut Link) -> Result<(), sqlx::Error> {
     }
 }
 
-async fn execute(
-    link: &mut Link,
-    job: &Job,
-    duplicates: &DuplicateRule,
-    hooks: &mut hooks::HookRunner,
-) -> Result<Outcome, JobError> {
+async fn execute(link: &mut Link, job: &Job, state: &mut State) -> Result<Outcome, JobError> {
+    let State { duplicates, hooks, cursors } = state;
     Ok(match job {
         Job::Lease(job) => Outcome::Lease(Ok(lease::execute(link, job).await?)),
         Job::Hellos { proof, entries } => {
@@ -142,7 +150,7 @@ async fn execute(
         Job::Presence { gateway, entries } => {
             Outcome::Presence(Ok(presence::execute(link, gateway, entries).await?))
         }
-        Job::Events { entries } => Outcome::Events(Ok(events::execute(link, entries, hooks).await?)),
+        Job::Events { entries } => Outcome::Events(Ok(events::execute(link, entries, hooks, cursors).await?)),
         Job::Statuses { entries } => Outcome::Statuses(Ok(statuses::execute(link, entries, hooks).await?)),
         Job::Inventory { entries, most } => {
             Outcome::Inventory(Ok(inventory::execute(link, entries, *most).await?))

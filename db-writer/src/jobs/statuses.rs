@@ -30,8 +30,7 @@ pub(super) async fn execute(
         entries.iter().zip(&outcomes).filter(is_told).map(|(entry, _)| entry).collect();
     new.sort_by(|a, b| (&a.node, &a.status.id).cmp(&(&b.node, &b.status.id)));
     let tally = hooks.run_statuses(link, &new).await?;
-    link.commit().await?;
-    hooks.note(tally);
+    hooks.commit(link, tally).await?;
     Ok(outcomes)
 }
 
