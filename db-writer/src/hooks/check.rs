@@ -94,8 +94,12 @@ fn fault(asked: &Asked<'_>, found: &Found) -> Option<String> {
         });
     }
     let mut sentence = format!("{key}: kind {kind:?} names the function {name}, ");
+    // No schema of the name may be there either, and one that is does no harm.
+    let schema = name
+        .rsplit_once('.')
+        .map_or_else(String::new, |(schema, _)| format!("\n    CREATE SCHEMA IF NOT EXISTS {schema};"));
     let create = format!(
-        "\n    CREATE FUNCTION {name}(told {argument}) RETURNS void LANGUAGE plpgsql AS $$\n    BEGIN\n        \
+        "{schema}\n    CREATE FUNCTION {name}(told {argument}) RETURNS void LANGUAGE plpgsql AS $$\n    BEGIN\n        \
          -- what is to be done when it is stored\n    END $$;"
     );
     let written = if !found.is_there {
@@ -144,7 +148,12 @@ mod tests {
             ),
             "{missing}"
         );
-        assert!(missing.contains("CREATE FUNCTION acme.on_door(told report) RETURNS void"), "{missing}");
+        assert!(
+            missing.contains(
+                "CREATE SCHEMA IF NOT EXISTS acme;\n    CREATE FUNCTION acme.on_door(told report) RETURNS void"
+            ),
+            "{missing}"
+        );
         let wrong = told(false, false, false, Some("acme.on_door(text)")).expect("a fault");
         assert!(wrong.contains("does not take a report (there is acme.on_door(text))"), "{wrong}");
         let returns = told(true, false, true, None).expect("a fault");
