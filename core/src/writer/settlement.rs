@@ -4,8 +4,9 @@
 //! before an update changed them, and be heard of after it. What was stored meanwhile is kept here,
 //! and applied on top of the older snapshot. Owns that, and nothing else.
 //!
-//! 1. Of a command of a node only the last stored state counts: updates are heard of in the order of commits.
-//!    What another node says of it is nothing of it.
+//! 1. Of a command of a node only the last stored state of its latest attempt counts: updates are heard of in the
+//!    order of commits, and what is said late of an older attempt is no news of a later one. What another node
+//!    says of it is nothing of it.
 //! 2. What is kept is bounded by the commands in flight when the snapshot's job left.
 
 use std::collections::BTreeMap;
@@ -56,7 +57,10 @@ pub(super) struct Overlap {
 
 impl Overlap {
     pub(super) fn note(&mut self, settlement: &Settlement) {
-        self.settled.insert((settlement.node.clone(), settlement.id), settlement.clone());
+        let place = (settlement.node.clone(), settlement.id);
+        if self.settled.get(&place).is_none_or(|known| known.attempt <= settlement.attempt) {
+            self.settled.insert(place, settlement.clone());
+        }
     }
 
     /// Whether that attempt is known to have left the flight: it ended, or was refused and is to be tried again.
@@ -78,5 +82,27 @@ impl Overlap {
 
     pub(super) fn clear(&mut self) {
         self.settled.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::writer::testing::{command_id, lane, node};
+
+    #[test]
+    fn what_is_told_late_of_an_older_attempt_hides_nothing_of_the_later_one() {
+        let mut overlap = Overlap::default();
+        let settled =
+            |attempt, row| Settlement { node: node("a"), id: command_id(7), attempt: Attempt(attempt), row };
+        let in_state = |state| RowState::In { state, lane: lane("main") };
+        overlap.note(&settled(2, in_state(CommandState::Running)));
+        assert!(!overlap.is_over(&node("a"), command_id(7), Attempt(2)));
+        overlap.note(&settled(2, in_state(CommandState::Succeeded)));
+        overlap.note(&settled(1, RowState::Past));
+        assert!(overlap.is_over(&node("a"), command_id(7), Attempt(2)), "it has ended");
+        assert!(overlap.is_over(&node("a"), command_id(7), Attempt(1)));
+        overlap.note(&settled(3, in_state(CommandState::Accepted)));
+        assert!(!overlap.is_over(&node("a"), command_id(7), Attempt(3)));
     }
 }
