@@ -9,8 +9,8 @@
 //! 2. The stop begins when no session is left (a fence leaves none), at the latest `within + grace`
 //!    after the beginning, or when it is asked for.
 //! 3. Whoever is still here then is cut with a delay of its own, never as one of a herd.
-//! 4. The lease is kept as long as it is ours, and its next renewal says that the gateway drains; one
-//!    that is lost is not asked for anew.
+//! 4. The lease is kept as long as it is ours, and its next renewal says that the gateway drains; with one
+//!    that is lost all sessions are, so that the stop begins and none is asked for anew.
 
 use super::Writer;
 use crate::drain::{DrainOrder, DrainPlan};

@@ -237,16 +237,21 @@ impl Writer {
     pub fn handle_poke(&mut self, node: Option<&NodeId>, now: Moment) {
         self.observe_time(now);
         match node {
-            None => self.ledger.mark_all(),
+            None => {
+                self.ledger.mark_all();
+                self.cancels.want_look();
+            }
             Some(node) => {
                 self.hellos.handle_poke(node);
-                let Some(session) = self.directory.of_node(node) else { return };
-                for lane in &session.lanes {
-                    self.ledger.mark(*lane, Look::Urgent);
+                if let Some(session) = self.directory.of_node(node) {
+                    for lane in &session.lanes {
+                        self.ledger.mark(*lane, Look::Urgent);
+                    }
+                    self.cancels.want_look();
                 }
             }
         }
-        self.cancels.want_look();
+        self.advance_stop(now);
     }
 
     /// Time has passed; to be called at `next_deadline` or later.
@@ -399,7 +404,7 @@ impl Writer {
     fn follow_lease(&mut self, change: LeaseChange) {
         match change {
             LeaseChange::Nothing => {}
-            LeaseChange::Serve if self.stop.is_begun() || self.drain.is_begun() => {}
+            LeaseChange::Serve if self.stop.is_begun() => {}
             LeaseChange::Serve => {
                 for shard in self.shards() {
                     self.to_shard.push_back((shard, ToShard::Serving(true)));

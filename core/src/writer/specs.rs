@@ -357,6 +357,7 @@ impl Writer {
                 }
             }
         }
+        self.advance_stop(now);
     }
 
     pub(super) fn take_spec_applied(&mut self, answer: SpecAnswer) {
