@@ -3,8 +3,10 @@
 //! Owns the order and the bounds in time. Never hurries a commit: it only stops waiting for it.
 //!
 //! 1. The lease is released when all shards have stopped and nothing of theirs is left to write.
-//! 2. A shard that does not stop is waited for `SHARDS_TAKE_AT_MOST`, a database that is away
-//!    `FLUSH_TAKES_AT_MOST` after that; then the thread may end all the same: the lease runs out by
+//! 2. A shard that does not stop is waited for `SHARDS_TAKE_AT_MOST`, what can't be written
+//!    `FLUSH_TAKES_AT_MOST` after that. Then the lease is released all the same, since nothing that is left
+//!    needs it: what routes is refused without it, and all else is fenced by its session or idempotent.
+//! 3. The release has `RELEASE_TAKES_AT_MOST` of its own; then the thread may end: the lease runs out by
 //!    itself, and what was not acked is sent again by the nodes.
 
 use std::collections::BTreeSet;
@@ -18,6 +20,8 @@ use crate::time::Moment;
 
 const SHARDS_TAKE_AT_MOST: Duration = Duration::from_secs(10);
 const FLUSH_TAKES_AT_MOST: Duration = Duration::from_secs(5);
+/// At least; a flush that is over sooner leaves it the rest of its time.
+const RELEASE_TAKES_AT_MOST: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopState {
@@ -59,9 +63,10 @@ impl Stop {
                 StopState::Shards { until } if self.running.is_empty() || now >= until => {
                     StopState::Flush { until: now + FLUSH_TAKES_AT_MOST }
                 }
-                StopState::Flush { until } | StopState::Release { until } if now >= until => StopState::Over,
-                StopState::Flush { until } if flushed => StopState::Release { until },
-                StopState::Release { .. } if lease_given_up => StopState::Over,
+                StopState::Flush { until } if flushed || now >= until => {
+                    StopState::Release { until: until.max(now + RELEASE_TAKES_AT_MOST) }
+                }
+                StopState::Release { until } if lease_given_up || now >= until => StopState::Over,
                 _ => return,
             };
             self.state = next;
@@ -119,7 +124,6 @@ impl Writer {
 
     pub(super) fn lease_aim(&self) -> LeaseAim {
         match self.stop.state {
-            StopState::NotBegun if self.drain.is_begun() => LeaseAim::Keep,
             StopState::NotBegun => LeaseAim::Hold,
             StopState::Shards { .. } | StopState::Flush { .. } => LeaseAim::Keep,
             StopState::Release { .. } | StopState::Over => LeaseAim::Release,
@@ -159,6 +163,21 @@ mod tests {
         stop.advance(false, false, at(10));
         assert_eq!(stop.state, StopState::Flush { until: at(15) });
         stop.advance(false, false, at(15));
+        assert_eq!(stop.state, StopState::Release { until: at(17) });
+        stop.advance(false, false, at(17));
         assert!(stop.is_over());
+    }
+
+    #[test]
+    fn a_flush_that_ends_late_leaves_the_release_a_time_of_its_own() {
+        let mut stop = Stop::new(0);
+        stop.begin(at(0));
+        stop.advance(true, false, at(4));
+        assert_eq!(stop.state, StopState::Release { until: at(9) });
+        let mut stop = Stop::new(0);
+        stop.begin(at(0));
+        stop.advance(false, false, at(0));
+        stop.advance(true, false, at(4));
+        assert_eq!(stop.state, StopState::Release { until: at(6) });
     }
 }

@@ -920,16 +920,56 @@ fn a_stop_with_the_database_away_ends_all_the_same() {
     let mut ends = VecDeque::new();
     while desk.writer.phase() != Phase::Stopped {
         for queue in desk.queues() {
-            assert_eq!(queue, Queue::Presence);
-            desk.outcome(Outcome::Presence(Err(away())));
+            match queue {
+                Queue::Presence => desk.outcome(Outcome::Presence(Err(away()))),
+                Queue::Lease => desk.outcome(Outcome::Lease(Err(away()))),
+                other => panic!("{other:?}"),
+            }
         }
         let next = desk.writer.next_deadline().expect("a stop always has a deadline");
         ends.push_back(next);
         desk.now = next;
         desk.writer.handle_time(next);
     }
-    assert_eq!(ends.back(), Some(&at(5_000)));
-    assert!(ends.len() < 12, "with a back-off: {ends:?}");
+    assert_eq!(ends.back(), Some(&at(7_000)), "two seconds of them for the release");
+    assert!(ends.len() < 20, "with a back-off: {ends:?}");
+}
+
+#[test]
+fn a_stop_that_can_t_write_all_in_its_time_still_gives_the_lease_back() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 1)]);
+    desk.writer.handle_stop(desk.now);
+    desk.post(update("a", 1, 1, CommandState::Running));
+    desk.post(closed("a", 1));
+    (0..2).for_each(|shard| desk.post(ToWriter::ShardStopped { shard: ShardId(shard) }));
+    // The database takes all but the update, which hangs.
+    assert_eq!(desk.queues(), [Queue::Updates, Queue::Presence]);
+    desk.outcome(Outcome::Presence(Ok(vec![PresenceOutcome::Written])));
+    desk.at(4_999);
+    assert_eq!(desk.queues(), [], "the update may come yet");
+    assert_eq!(desk.writer.next_deadline(), Some(at(5_000)));
+    desk.at(5_000);
+    assert!(matches!(desk.job(), Some(Job::Lease(LeaseJob::Release { .. }))));
+    assert_eq!(desk.writer.phase(), Phase::Stopping);
+    desk.outcome(Outcome::Lease(Ok(LeaseOutcome::Released)));
+    assert_eq!(desk.writer.phase(), Phase::Stopped);
+}
+
+#[test]
+fn a_release_that_hangs_is_waited_for_two_seconds() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[]);
+    desk.writer.handle_stop(desk.now);
+    desk.post(closed("a", 1));
+    (0..2).for_each(|shard| desk.post(ToWriter::ShardStopped { shard: ShardId(shard) }));
+    assert_eq!(desk.queues(), [Queue::Presence]);
+    desk.at(5_000);
+    assert_eq!(desk.queues(), [Queue::Lease]);
+    desk.at(6_999);
+    assert_eq!(desk.writer.phase(), Phase::Stopping);
+    desk.at(7_000);
+    assert_eq!(desk.writer.phase(), Phase::Stopped);
 }
 
 #[test]
