@@ -245,6 +245,26 @@ impl Outcome {
             Self::SpecsDue(_) | Self::SpecsApplied(_) => Queue::Specs,
         }
     }
+
+    /// Why the job failed, if it did.
+    pub const fn error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Lease(Err(error))
+            | Self::Hellos(Err(error))
+            | Self::Dispatch(Err(error))
+            | Self::LanesRead(Err(error))
+            | Self::Updates(Err(error))
+            | Self::Presence(Err(error))
+            | Self::Cancels(Err(error))
+            | Self::Events(Err(error))
+            | Self::Statuses(Err(error))
+            | Self::Inventory(Err(error))
+            | Self::Sweep(Err(error))
+            | Self::SpecsDue(Err(error))
+            | Self::SpecsApplied(Err(error)) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 /// The answer of a routing transaction.

@@ -33,7 +33,7 @@ impl LogLines {
     pub(crate) fn note_outcome(&mut self, outcome: &Outcome) {
         let queue = outcome.queue();
         let failing = &mut self.failing[queue as usize];
-        match store_error(outcome) {
+        match outcome.error() {
             // An entry's own fault; its session is told.
             Some(StoreError::Rejected(error)) => {
                 tracing::info!(
@@ -121,24 +121,5 @@ impl LogLines {
         }
         self.phase = phase;
         true
-    }
-}
-
-/// The error of an outcome.
-pub(crate) fn store_error(outcome: &Outcome) -> Option<&StoreError> {
-    match outcome {
-        Outcome::Lease(result) => result.as_ref().err(),
-        Outcome::Hellos(result) => result.as_ref().err(),
-        Outcome::Dispatch(result) => result.as_ref().err(),
-        Outcome::LanesRead(result) => result.as_ref().err(),
-        Outcome::Updates(result) => result.as_ref().err(),
-        Outcome::Presence(result) => result.as_ref().err(),
-        Outcome::Cancels(result) => result.as_ref().err(),
-        Outcome::Events(result) => result.as_ref().err(),
-        Outcome::Statuses(result) => result.as_ref().err(),
-        Outcome::Inventory(result) => result.as_ref().err(),
-        Outcome::Sweep(result) => result.as_ref().err(),
-        Outcome::SpecsDue(result) => result.as_ref().err(),
-        Outcome::SpecsApplied(result) => result.as_ref().err(),
     }
 }

@@ -19,7 +19,7 @@ use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, Writer};
 
 use crate::listener::{Poke, Pokes};
-use crate::log_lines::{LogLines, store_error};
+use crate::log_lines::LogLines;
 use crate::loops::{LoopEnded, Loops};
 use crate::outbox::Outbox;
 use crate::queues::{Clock, Done, Queues};
@@ -167,7 +167,7 @@ impl Loop {
             }
             Wake::Done(Some(Done { outcome, entries, started })) => {
                 let took = now.since(started);
-                self.status.note_job(outcome.queue(), entries, took, store_error(&outcome));
+                self.status.note_job(outcome.queue(), entries, took, outcome.error());
                 self.log.note_outcome(&outcome);
                 self.writer.handle_outcome(outcome, started, now);
             }
