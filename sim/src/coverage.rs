@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use gateway_core::command::CommandState;
+use gateway_core::seam::SessionNews;
 use gateway_core::session::{Phase, SessionEvent};
 use gateway_core::writer::{LeaseEvent, LeaseState};
 
@@ -120,6 +121,24 @@ impl Coverage {
         named.into_iter().flat_map(|(machine, table)| {
             table.cells().map(move |(state, event, hits)| (machine, state, event, hits))
         })
+    }
+}
+
+/// What news of the writer is to a session.
+pub(crate) fn event_of(news: &SessionNews) -> SessionEvent {
+    match news {
+        SessionNews::Granted(_) => SessionEvent::Granted,
+        SessionNews::Stored { .. }
+        | SessionNews::EventsStored { .. }
+        | SessionNews::NotStored { .. }
+        | SessionNews::SectionStored { .. }
+        | SessionNews::SectionNotStored { .. } => SessionEvent::Answer,
+        SessionNews::InventoryWanted(_)
+        | SessionNews::InventoryNotLooked
+        | SessionNews::Commands(_)
+        | SessionNews::Cancel(_)
+        | SessionNews::Specs(_) => SessionEvent::Order,
+        SessionNews::Close(_) => SessionEvent::Close,
     }
 }
 

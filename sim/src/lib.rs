@@ -9,6 +9,7 @@
 //! 2. What must hold is asserted at every step by the machines, the store, the nodes and the world.
 
 mod check;
+mod company;
 mod coverage;
 mod inventory;
 mod journal;

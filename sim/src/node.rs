@@ -9,6 +9,7 @@
 //! 4. Answers come in the order of what was sent, across kinds, and name it: asserted, since the gateway
 //!    promises it. Sections of the inventory are answered beside that order.
 //! 5. A gateway that answers no heartbeat, or no Hello, for long is taken for dead.
+//! 6. A refusal may be told once more long after, when the next attempt is under way.
 
 mod streams;
 
@@ -88,6 +89,8 @@ pub(crate) struct SimNode {
     server_ahead: i128,
     known: BTreeMap<CommandId, Held>,
     owed: VecDeque<CommandUpdate>,
+    /// What it will tell once more, and when.
+    echoes: Vec<(Moment, CommandUpdate)>,
     sent: usize,
     epoch: Option<SessionEpoch>,
     last_epoch: SessionEpoch,
@@ -127,6 +130,7 @@ impl SimNode {
             server_ahead: 0,
             known: BTreeMap::new(),
             owed: VecDeque::new(),
+            echoes: Vec::new(),
             sent: 0,
             epoch: None,
             last_epoch: SessionEpoch(0),
@@ -192,7 +196,8 @@ impl SimNode {
                     self.take_rejected(&rejected);
                 }
             }
-            GatewayFrame::HeartbeatAck { sequence, .. } => {
+            GatewayFrame::HeartbeatAck { sequence, server_time } => {
+                self.check_time(sequence, server_time, now);
                 must("heartbeats are answered in order", sequence > self.beats_acked, || {
                     format!("{sequence}")
                 });
@@ -224,6 +229,11 @@ impl SimNode {
             .collect();
         for id in due {
             self.step(id, chance, now);
+        }
+        for (_, mut update) in self.echoes.extract_if(.., |(at, _)| now >= *at) {
+            update.frame_ref = FrameRef(self.next_ref);
+            self.next_ref += 1;
+            self.owed.push_back(update);
         }
         self.send();
     }
@@ -266,6 +276,10 @@ impl SimNode {
             held.state = CommandState::Refused;
             self.known.insert(command.id, held);
             self.owe(command.id, CommandState::Refused, Some(Refusal { reason, retryable }), None);
+            if retryable && chance.percent(60) {
+                let later = now + Duration::from_millis(chance.within(1_000..3_000));
+                self.echoes.extend(self.owed.back().map(|update| (later, update.clone())));
+            }
             return;
         }
         let is_first = self.executions.insert((command.id, command.attempt));
@@ -446,17 +460,25 @@ impl SimNode {
 
     /// Whether nothing is owed and nothing runs.
     pub(crate) fn is_idle(&self) -> bool {
-        let quiet = self.known.is_empty() && self.owed.is_empty() && self.journal.is_idle();
+        let told = self.owed.is_empty() && self.echoes.is_empty();
+        let quiet = self.known.is_empty() && told && self.journal.is_idle();
         quiet && self.specs.is_idle() && self.statuses.is_idle() && self.inventory.is_idle()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         let steps = self.known.values().filter(|_| !self.holds).filter_map(|held| held.next_step);
+        let echo = self.echoes.iter().map(|(at, _)| *at).min();
         let dead = self.link.map(|_| self.dead_at());
         let heartbeat = self.epoch.map(|_| self.heartbeat_at);
         let told =
             [self.journal.next_deadline(), self.statuses.next_deadline(), self.inventory.next_deadline()];
-        steps.chain(heartbeat).chain(dead).chain(self.redial_at).chain(told.into_iter().flatten()).min()
+        steps
+            .chain(heartbeat)
+            .chain(echo)
+            .chain(dead)
+            .chain(self.redial_at)
+            .chain(told.into_iter().flatten())
+            .min()
     }
 
     pub(crate) fn lane_names(&self) -> Vec<LaneName> {

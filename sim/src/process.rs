@@ -64,6 +64,10 @@ pub(crate) struct Process {
     pub(crate) is_dazed: bool,
     /// A queue whose commits take long, until then.
     pub(crate) slow: Option<(Queue, Moment)>,
+    /// A queue whose commits do not come at all.
+    pub(crate) stuck: Option<Queue>,
+    /// A queue whose commits are heard of late, until then.
+    pub(crate) slow_answers: Option<(Queue, Moment)>,
     pub(crate) watch: ProcessWatch,
     next_slot: u32,
     pub(crate) limits: Arc<Limits>,
@@ -102,6 +106,8 @@ impl Process {
             sleeps_at_renewal: None,
             is_dazed: false,
             slow: None,
+            stuck: None,
+            slow_answers: None,
             watch: ProcessWatch::default(),
             next_slot: 0,
             admission: Admission::new(&limits, Moment::default()),
@@ -151,6 +157,7 @@ impl Process {
         self.flights.clear();
         self.asleep_until = Moment::default();
         self.is_dazed = false;
+        self.stuck = None;
         self.watch = ProcessWatch::default();
         (self.posted_bytes, self.released_bytes) = (0, 0);
     }

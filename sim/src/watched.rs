@@ -3,28 +3,36 @@
 //! Owns the notes and their checks, each about one machine alone. Never changes what happens.
 //!
 //! 1. To the writer a session posts its Hello first, `Closed` once and last, and one durable frame at a time.
-//! 2. To the node goes `Welcome` first, then replays and cancellations as they were granted, then all else.
+//! 2. To the node goes `Welcome` first, then replays and cancellations as they were granted, then all else, and each
+//!    attempt once.
 //! 3. Of a node a writer has one session at most. It knows as many as it granted and did not end.
 //! 4. A lane is asked for with the capacity that was announced last, and with no more in flight than was given to
 //!    its node, or told to be there, and not told to be over.
-//! 5. A grant is told as it was committed. A session that ended for no newer one is written as disconnected.
+//! 5. A grant is told as it was committed. A session that ended for no newer one is written as disconnected, and
+//!    is owed that until a commit says so.
 //! 6. What a writer has heard to be over is not given to a session as a command.
 //! 7. A spec that a session was sent is not sent to it again before a sweep has passed.
+//! 8. A drain leaves who was welcomed as long as it lasts. A shard that was told to send away, or to stop, is not
+//!    told to serve again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use gateway_core::close::CloseReason;
+use gateway_core::close::{AdmissionBound, CloseReason};
 use gateway_core::command::CommandState;
-use gateway_core::frame::GatewayFrame;
+use gateway_core::frame::{Command, GatewayFrame};
 use gateway_core::ids::{
     Attempt, CommandId, Credits, Generation, LaneName, NodeId, SessionEpoch, SessionKey, SpecName,
 };
+use gateway_core::limits::Limits;
 use gateway_core::seam::{Granted, SessionNews, ToShard, ToWriter, UpdateRequest};
-use gateway_core::store::{HelloGrant, HelloOutcome, LaneWant, PresenceEntry, UpdateOutcome};
+use gateway_core::store::{
+    HelloGrant, HelloOutcome, LaneRead, LaneState, LaneWant, PresenceEntry, UpdateOutcome,
+};
 use gateway_core::time::Moment;
 
 use crate::check::must;
+use crate::company::Company;
 
 /// A sweep over all sessions takes longer.
 const SPECS_AGAIN_AFTER: Duration = Duration::from_millis(1_400);
@@ -45,6 +53,8 @@ pub(crate) struct SessionWatch {
     with_writer: u32,
     welcomed: bool,
     next: VecDeque<Next>,
+    /// What it was sent.
+    sent: BTreeSet<(CommandId, Attempt)>,
     /// The last frame of the node.
     pub(crate) heard_at: Moment,
     /// When it last was not read, or not live yet: silence counts from then.
@@ -53,6 +63,8 @@ pub(crate) struct SessionWatch {
     pub(crate) is_finishing: bool,
     /// The node broke the protocol.
     pub(crate) is_rude: bool,
+    /// The drain of its gateway is over: whoever is still there is cut.
+    pub(crate) is_cut: bool,
 }
 
 impl SessionWatch {
@@ -108,7 +120,11 @@ impl SessionWatch {
         }
         must("one Welcome, and first", self.welcomed, || format!("{frame:?}"));
         let came = match frame {
-            GatewayFrame::Command(command) => Next::Replay(command.id, command.attempt),
+            GatewayFrame::Command(command) => {
+                let once = self.sent.insert((command.id, command.attempt));
+                must("a session is sent an attempt once", once, || format!("{command:?}"));
+                Next::Replay(command.id, command.attempt)
+            }
             GatewayFrame::CancelCommand(cancel) => Next::Cancel(cancel.id),
             _ => {
                 return must("what was granted follows Welcome", self.next.is_empty(), || {
@@ -125,6 +141,12 @@ impl SessionWatch {
     pub(crate) fn check_end(&self, reason: &CloseReason) {
         let all = self.with_writer == 0 || *reason != CloseReason::Finished;
         must("who finishes has all answers", all, || format!("{self:?}"));
+        let sent_away = matches!(reason, CloseReason::Draining { .. });
+        let early = sent_away && self.welcomed && !self.is_cut;
+        must("a drain ends nobody who was welcomed before it is over", !early, || format!("{self:?}"));
+        must("who is cut is told when to come", sent_away || !self.is_cut, || {
+            format!("{reason:?}, {self:?}")
+        });
         let told = self.hello_posted == self.closed_posted;
         must("a writer that was told of a session is told of its end", told, || format!("{self:?}"));
     }
@@ -149,8 +171,21 @@ pub(crate) struct ProcessWatch {
     over: BTreeMap<CommandId, Attempt>,
     /// What a writer may hold for in flight: of older sessions too, so it may be more than there is.
     held: BTreeMap<(NodeId, LaneName), BTreeMap<CommandId, Attempt>>,
+    /// What updates told to be in flight on a lane of a live session, since its Hello or its last reading.
+    told: BTreeMap<(NodeId, LaneName), BTreeSet<CommandId>>,
     /// When a spec was given to a session.
     given: BTreeMap<(SessionKey, SpecName, Generation), Moment>,
+    /// Since when its shards were told to send their nodes away, or to stop.
+    pub(crate) leaves_since: Option<Moment>,
+    opens: Opens,
+    pub(crate) company: Company,
+}
+
+/// An account of the tokens over opens: so many as there are, and since when.
+#[derive(Debug, Default)]
+struct Opens {
+    tokens: Option<f64>,
+    at: Moment,
 }
 
 impl ProcessWatch {
@@ -176,7 +211,7 @@ impl ProcessWatch {
     }
 
     /// The writer hears that these Hellos committed. Gives sessions that must be over soon: whatever becomes of
-    /// the new ones, these are fenced.
+    /// the new ones, or of a certificate that was quarantined, these are fenced.
     pub(crate) fn handle_hellos(
         &mut self,
         nodes: &[NodeId],
@@ -185,12 +220,17 @@ impl ProcessWatch {
     ) -> Vec<SessionKey> {
         let mut fenced = Vec::new();
         for (node, outcome) in nodes.iter().zip(outcomes) {
-            let HelloOutcome::Granted(grant) = outcome else { continue };
-            self.committed.insert((node.clone(), grant.epoch), (**grant).clone());
-            for held in &grant.in_flight {
-                self.hold(node, &held.lane, held.id, held.attempt);
+            match outcome {
+                HelloOutcome::Granted(grant) => {
+                    self.committed.insert((node.clone(), grant.epoch), (**grant).clone());
+                    for held in &grant.in_flight {
+                        self.hold(node, &held.lane, held.id, held.attempt);
+                    }
+                    self.owed.insert((node.clone(), grant.epoch), now);
+                }
+                HelloOutcome::Quarantined(_) => {}
+                HelloOutcome::Refused(_) => continue,
             }
-            self.owed.insert((node.clone(), grant.epoch), now);
             let of_node = self.live.iter().filter(|(_, (of, _))| of == node);
             fenced.extend(of_node.map(|(key, _)| *key));
         }
@@ -201,11 +241,22 @@ impl ProcessWatch {
     pub(crate) fn handle_updates(&mut self, entries: &[UpdateRequest], outcomes: &[UpdateOutcome]) {
         for (entry, outcome) in entries.iter().zip(outcomes) {
             let attempt = entry.update.attempt;
+            for ((_, _), ids) in self.told.iter_mut().filter(|((node, _), _)| *node == entry.node) {
+                ids.remove(&entry.update.id);
+            }
             let last = match outcome {
                 // One that has expired may be undone by its node.
                 UpdateOutcome::Stored { state: CommandState::Expired, .. } => continue,
                 UpdateOutcome::Stored { state, .. } if !state.is_in_flight() => attempt,
                 UpdateOutcome::Stored { lane, .. } => {
+                    // An end that nobody was sent has yielded to a node that began.
+                    if self.over.get(&entry.update.id).is_some_and(|over| *over <= attempt) {
+                        self.over.remove(&entry.update.id);
+                    }
+                    if self.live.values().any(|(node, _)| *node == entry.node) {
+                        let place = (entry.node.clone(), lane.clone());
+                        self.told.entry(place).or_default().insert(entry.update.id);
+                    }
                     self.hold(&entry.node, lane, entry.update.id, attempt);
                     continue;
                 }
@@ -223,6 +274,14 @@ impl ProcessWatch {
         }
     }
 
+    /// The writer hears what is in flight on these lanes.
+    pub(crate) fn handle_reading(&mut self, lane: &LaneRead, state: &LaneState) {
+        self.told.remove(&(lane.node.clone(), lane.lane.clone()));
+        for Command { id, attempt, .. } in &state.in_flight {
+            self.hold(&lane.node, &lane.lane, *id, *attempt);
+        }
+    }
+
     /// The writer hears that the node has this.
     pub(crate) fn hold(&mut self, node: &NodeId, lane: &LaneName, id: CommandId, attempt: Attempt) {
         if self.over.get(&id).is_none_or(|over| *over < attempt) {
@@ -232,10 +291,13 @@ impl ProcessWatch {
         }
     }
 
-    /// The writer has these written.
+    /// The writer hears that these are written.
     pub(crate) fn handle_presence(&mut self, entries: &[PresenceEntry]) {
         for entry in entries {
-            self.owed.retain(|(node, epoch), _| node != entry.node() || *epoch > entry.epoch());
+            // Liveness of a session says that the older ones are over.
+            let is_end = matches!(entry, PresenceEntry::Disconnected { .. });
+            let covers = |epoch: SessionEpoch| epoch < entry.epoch() || (is_end && epoch == entry.epoch());
+            self.owed.retain(|(node, epoch), _| node != entry.node() || !covers(*epoch));
         }
     }
 
@@ -292,7 +354,18 @@ impl ProcessWatch {
                 }
                 Vec::new()
             }
+            ToShard::Serving(true) => {
+                must("who leaves takes no new sessions", self.leaves_since.is_none(), || {
+                    format!("at {now:?}")
+                });
+                Vec::new()
+            }
+            ToShard::Drain(_) | ToShard::Stop => {
+                self.leaves_since.get_or_insert(now);
+                Vec::new()
+            }
             ToShard::CloseAll(_) => {
+                self.told.clear();
                 let keys: Vec<SessionKey> = self.live.keys().copied().collect();
                 keys.into_iter().for_each(|key| self.owe(key, now));
                 Vec::new()
@@ -320,11 +393,40 @@ impl ProcessWatch {
         must("a writer has one session of a node", older.is_empty(), || {
             format!("{older:?} and {key:?} of {node}")
         });
+        self.told.retain(|(of, _), _| *of != node);
         self.live.insert(key, (node, epoch));
     }
 
     pub(crate) fn live(&self) -> usize {
         self.live.len()
+    }
+
+    /// Somebody asked to open a stream; `counted` are the streams and the Hellos that wait, by admission.
+    pub(crate) fn check_open(
+        &mut self,
+        asked: &Result<(), CloseReason>,
+        counted: (usize, usize),
+        limits: &Limits,
+        now: Moment,
+    ) {
+        // A token comes at a whole number of nanoseconds.
+        const ROUNDING: f64 = 1e-3;
+        let burst = f64::from(limits.opens_burst);
+        let earned = now.since(self.opens.at).as_secs_f64() * f64::from(limits.opens_per_second);
+        let tokens = self.opens.tokens.map_or(burst, |before| (before + earned).min(burst));
+        self.opens = Opens { tokens: Some(tokens - f64::from(u8::from(asked.is_ok()))), at: now };
+        let right = match asked {
+            Ok(()) => tokens >= 1.0 - ROUNDING,
+            Err(CloseReason::Refused { bound, .. }) => match bound {
+                AdmissionBound::OpensPerSecond => tokens < 1.0 + ROUNDING,
+                AdmissionBound::Streams => counted.0 == limits.streams,
+                AdmissionBound::PendingHellos => counted.1 == limits.pending_hellos,
+            },
+            Err(_) => false,
+        };
+        must("a stream is refused where a bound is hit, and only there", right, || {
+            format!("{asked:?} with {tokens} tokens and {counted:?}")
+        });
     }
 
     /// A pass asks for this.
@@ -340,6 +442,9 @@ impl ProcessWatch {
         must("what is over takes no credit", want.in_flight.0 as usize <= held, || {
             format!("{want:?}: {:?}", self.held)
         });
+        let told = self.told.get(&(want.node.clone(), want.lane.clone()));
+        let all = told.is_none_or(|told| told.len() <= want.in_flight.0 as usize);
+        must("what is told to be in flight takes credit", all, || format!("{want:?}: {told:?}"));
         must("a lane is asked for with its last capacity", announced == Some(&want.capacity), || {
             format!("{want:?}, announced {announced:?}")
         });

@@ -76,6 +76,7 @@ fn seeds_that_once_failed_hold() {
     for (seed, found) in [
         (11, "a session that a sweep took for dead lived on, and nothing was dispatched to it"),
         (510, "an attempt that was refused while its lane was read was sent again"),
+        (2804, "an end was forgotten for what was told late of an older attempt, and the attempt sent again"),
     ] {
         let whole = survey(seed..seed + 1, Plan::default(), 1);
         let mut told = String::new();

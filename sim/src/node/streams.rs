@@ -4,14 +4,16 @@
 //!
 //! 1. The Hello goes first, and lists all that the node persists.
 //! 2. With a stream goes what was sent on it and not answered: all that is owed goes again.
+//! 3. The time that a gateway tells begins with that of `Welcome` and goes on as time itself does.
 
 use std::time::Duration;
 
 use gateway_core::frame::{Hello, KnownCommand, NodeFrame, PROTOCOL};
 use gateway_core::ids::CommandId;
-use gateway_core::time::Moment;
+use gateway_core::time::{Moment, UnixMillis};
 
-use super::{Held, SimNode};
+use super::{HEARTBEAT_EVERY, Held, SimNode, millis};
+use crate::check::must;
 
 /// The machine that somebody else with a node's certificate says it is.
 pub(crate) const TWIN: &str = "twin";
@@ -48,6 +50,18 @@ impl SimNode {
             specs,
             inventory: self.inventory.list(),
         })));
+    }
+
+    /// Held against what has passed since the Hello at most, and since that heartbeat was sent at least.
+    pub(super) fn check_time(&self, sequence: u64, told: UnixMillis, now: Moment) {
+        let welcomed = self.server_ahead + millis(self.welcomed_at);
+        let most = welcomed + millis(now) - millis(self.connected_at) + 1;
+        let since_sent = HEARTBEAT_EVERY.as_millis() as i128 + millis(now) - millis(self.heartbeat_at);
+        let sent_after = millis(now) - since_sent - millis(self.welcomed_at);
+        let least = if sequence == self.heartbeats { welcomed + sent_after.max(0) - 1 } else { welcomed };
+        must("a heartbeat is told the time", (least..=most).contains(&i128::from(told.0)), || {
+            format!("{told} is not within {least} and {most}")
+        });
     }
 
     /// What another machine says that has the node's certificate, and nothing else of it.

@@ -80,6 +80,9 @@ pub(crate) struct Oracle {
     given: BTreeSet<(CommandId, Attempt)>,
     /// Commands whose mark a crash of the database took, once at least.
     marks_lost: BTreeSet<CommandId>,
+    /// Commands that nobody had been sent when a report on them was stored: whoever asks for their lane may not
+    /// have heard of that.
+    foretold: BTreeSet<CommandId>,
     identities: Identities,
     /// Rows of each journal that were looked at.
     journals: BTreeMap<(NodeId, gateway_core::ids::JournalId), usize>,

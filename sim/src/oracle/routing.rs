@@ -159,7 +159,7 @@ impl Oracle {
         self.given.extend(claims.iter().map(|claim| (claim.command.id, claim.command.attempt)));
         for want in wants {
             self.check_asked_cursor(want, before, store);
-            check_lane(want, claims, before, store, self.latest);
+            self.check_lane(want, claims, before, store);
         }
         claimed
     }
@@ -222,6 +222,38 @@ impl Oracle {
             self.given.extend(read);
         }
         allowed
+    }
+
+    /// One lane of a pass: its order, its credit, and that nothing due was passed over.
+    fn check_lane(&self, want: &LaneWant, claims: &[Claim], before: &Rows, store: &Store) {
+        let of_lane = |node: &NodeId, lane: &LaneName| *node == want.node && *lane == want.lane;
+        let mine: Vec<&Command> = claims
+            .iter()
+            .filter(|claim| of_lane(&claim.node, &claim.command.lane))
+            .map(|claim| &claim.command)
+            .collect();
+        let within = mine.len() <= want.free.0 as usize;
+        must("a pass claims of a lane what it asked for at most", within, || {
+            format!("{mine:?} for {want:?}")
+        });
+        let rows = || store.commands().iter().filter(|(_, row)| of_lane(&row.node, &row.lane));
+        let held = rows().filter(|(id, row)| takes_credit(row.state) && !self.foretold.contains(*id)).count();
+        must(
+            "no lane has more in flight than its capacity",
+            mine.is_empty() || held <= want.capacity.0 as usize,
+            || format!("{held} for {want:?}"),
+        );
+        let is_first = |id: &CommandId| before.get(id).is_some_and(|was| !was.deferred);
+        let last = mine.iter().filter(|command| is_first(&command.id)).map(|command| command.seq).max();
+        let passed_over = rows().find(|(id, row)| {
+            let was_left = row.state == CommandState::Pending && is_first(id);
+            was_left
+                && row.not_after.is_none_or(|end| end > self.latest)
+                && last.is_some_and(|last| row.seq < last)
+        });
+        must("first attempts go in order of seq", passed_over.is_none(), || {
+            format!("{passed_over:?} was passed over by {last:?}")
+        });
     }
 }
 
@@ -287,32 +319,4 @@ fn check_sent(sent: &Command, epoch: SessionEpoch, store: &Store) {
             && (&row.lane, &row.kind, &row.payload) == (&sent.lane, &sent.kind, &sent.payload)
     });
     must("a command is sent as it is stored", same && sent.session_epoch == epoch, || format!("{sent:?}"));
-}
-
-/// One lane of a pass: its order, its credit, and that nothing due was passed over.
-fn check_lane(want: &LaneWant, claims: &[Claim], before: &Rows, store: &Store, latest: UnixMillis) {
-    let of_lane = |node: &NodeId, lane: &LaneName| *node == want.node && *lane == want.lane;
-    let mine: Vec<&Command> = claims
-        .iter()
-        .filter(|claim| of_lane(&claim.node, &claim.command.lane))
-        .map(|claim| &claim.command)
-        .collect();
-    let within = mine.len() <= want.free.0 as usize;
-    must("a pass claims of a lane what it asked for at most", within, || format!("{mine:?} for {want:?}"));
-    let rows = || store.commands().iter().filter(|(_, row)| of_lane(&row.node, &row.lane));
-    let held = rows().filter(|(_, row)| takes_credit(row.state)).count();
-    must(
-        "no lane has more in flight than its capacity",
-        mine.is_empty() || held <= want.capacity.0 as usize,
-        || format!("{held} for {want:?}"),
-    );
-    let is_first = |id: &CommandId| before.get(id).is_some_and(|was| !was.deferred);
-    let last = mine.iter().filter(|command| is_first(&command.id)).map(|command| command.seq).max();
-    let passed_over = rows().find(|(id, row)| {
-        let was_left = row.state == CommandState::Pending && is_first(id);
-        was_left && row.not_after.is_none_or(|end| end > latest) && last.is_some_and(|last| row.seq < last)
-    });
-    must("first attempts go in order of seq", passed_over.is_none(), || {
-        format!("{passed_over:?} was passed over by {last:?}")
-    });
 }

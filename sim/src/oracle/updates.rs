@@ -95,6 +95,9 @@ impl Oracle {
                 continue;
             };
             self.reports.push((was.state, update.state));
+            if !takes_credit(was.state) && takes_credit(is.state) {
+                self.foretold.insert(update.id);
+            }
             let verdict = verdict(was, is.max_attempts, update);
             let right = match &verdict {
                 Verdict::Old => Row::of(is) == *was,

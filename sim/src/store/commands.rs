@@ -48,7 +48,8 @@ impl Store {
             });
         }
         if !due.is_empty() {
-            let in_flight = self.in_flight(&want.node, &want.lane).count();
+            let in_flight = self.in_flight(&want.node, &want.lane);
+            let in_flight = in_flight.filter(|(id, _)| !self.foretold.contains(id)).count();
             assert!(
                 in_flight <= want.capacity.0 as usize,
                 "{in_flight} in flight on {} {} with a capacity of {}",
@@ -128,6 +129,9 @@ impl Store {
             && update.attempt.0 < row.max_attempts
             && !row.cancel_requested;
         if transition == Transition::Apply {
+            if row.state == CommandState::Pending {
+                self.foretold.insert(update.id);
+            }
             row.deferred |= tried_again || row.state == CommandState::Pending;
             row.dispatched = !tried_again;
             row.take_report(update, !tried_again && update.state.is_terminal());

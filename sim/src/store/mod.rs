@@ -7,7 +7,8 @@
 //!    is here by construction, so a difference in an outcome is a fault of the locks or of SQL.
 //! 2. Routing jobs commit only under the lease of their proof, unexpired.
 //! 3. A terminal row never changes (but see `CommandState::yields_to`); epochs only rise; in flight after a pass that claimed is at
-//!    most the capacity that the pass stated. These are asserted here, at each commit.
+//!    most the capacity that the pass stated, but for what was reported before it was sent. These are asserted here, at
+//!    each commit.
 //! 4. Time is the database's clock, in milliseconds, and comes as an argument.
 
 mod clients;
@@ -114,6 +115,8 @@ pub struct Store {
     /// The latest that the clock ever said: what was too late once is passed over for good.
     latest: UnixMillis,
     specs: BTreeMap<(NodeId, SpecName), SpecRow>,
+    /// Commands that were pending when a report on them was stored: a pass that is under way counts them not.
+    foretold: BTreeSet<CommandId>,
     duplicates: DuplicateRule,
     moves: BTreeMap<NodeId, (String, Moves)>,
     /// Certificates that are revoked as duplicates, each with its node.

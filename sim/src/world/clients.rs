@@ -95,15 +95,19 @@ impl World {
         // Several of the large ones do not go to a node at once.
         let large = self.chance.percent(40);
         let bytes = self.chance.within(if large { 300_000..300_003 } else { 0..3 }) as usize;
+        self.put_spec(node, name, bytes);
+        if self.chance.percent(60) {
+            let wait = Duration::from_micros(self.chance.within(100..3_000));
+            self.at(wait, Event::PokeSpecs { node });
+        }
+    }
+
+    pub(super) fn put_spec(&mut self, node: usize, name: SpecName, bytes: usize) {
         let id = self.nodes[node].id.clone();
         let generation = self.store.set_spec(&id, &name, Bytes::from_static(&BODY[..bytes]));
         let generation = generation.expect("a registered node");
         self.nodes[node].specs.set.insert((name, generation), bytes);
         self.flush();
-        if self.chance.percent(60) {
-            let wait = Duration::from_micros(self.chance.within(100..3_000));
-            self.at(wait, Event::PokeSpecs { node });
-        }
     }
 
     pub(super) fn enqueue(&mut self, number: u64) {

@@ -77,8 +77,17 @@ pub(super) enum Fault {
         queue: Queue,
         millis: u64,
     },
+    SlowAnswers {
+        process: usize,
+        queue: Queue,
+        millis: u64,
+    },
     ClockJump {
         millis: i64,
+    },
+    /// The node dials anew beside its session, which is left to whoever notices.
+    Redial {
+        node: usize,
     },
     Cut {
         node: usize,
@@ -89,6 +98,10 @@ pub(super) enum Fault {
         millis: u64,
     },
     Storm,
+    /// Strangers open streams all at once, and say nothing.
+    Herd {
+        node: usize,
+    },
     Twin {
         node: usize,
         millis: u64,
@@ -108,7 +121,7 @@ pub(super) enum Fault {
 }
 
 /// Every kind of fault that histories must come to, as it is counted.
-pub const FAULTS: [&str; 38] = [
+pub const FAULTS: [&str; 41] = [
     "crash of a gateway",
     "stop of a gateway",
     "drain of a gateway",
@@ -123,6 +136,7 @@ pub const FAULTS: [&str; 38] = [
     "a job of a dead process commits",
     "slow commits of a queue",
     "a slow commit",
+    "slow answers of a queue",
     "commit fails: retry",
     "commit fails: rejected",
     "commit fails: fatal",
@@ -131,6 +145,7 @@ pub const FAULTS: [&str; 38] = [
     "clock jumps ahead",
     "clock jumps ahead past a lease",
     "clock jumps back",
+    "a node dials beside its session",
     "link cut clean",
     "link cut with frames lost",
     "half-open at the gateway",
@@ -139,6 +154,7 @@ pub const FAULTS: [&str; 38] = [
     "node says goodbye",
     "black hole",
     "reconnect storm",
+    "a herd of strangers",
     "duplicate identity",
     "two machines in turn",
     "certificate quarantined",
@@ -157,7 +173,7 @@ impl World {
             let process = self.chance.within(0..processes) as usize;
             let node = self.chance.within(0..self.nodes.len() as u64) as usize;
             let chance = &mut self.chance;
-            let fault = match chance.within(0..24) {
+            let fault = match chance.within(0..30) {
                 0 => Fault::Crash { process },
                 1 => Fault::Stop { process },
                 2 => Fault::Pause { process, millis: chance.within(200..9_000) },
@@ -187,6 +203,15 @@ impl World {
                 18 => Fault::Storm,
                 19 | 20 => Fault::Twin { node, millis: chance.within(20..25_000) },
                 21 => Fault::Drain { process },
+                22 | 23 => {
+                    // What a Hello or a pass found is what other queues overtake.
+                    let routes = [Queue::Hellos, Queue::Dispatch];
+                    let queue =
+                        *if chance.percent(70) { chance.pick(&routes) } else { chance.pick(&Queue::ALL) };
+                    Fault::SlowAnswers { process, queue, millis: chance.within(500..5_000) }
+                }
+                24 | 25 => Fault::Redial { node },
+                26 => Fault::Herd { node },
                 _ => {
                     let how = *chance.pick(&[
                         Rudeness::NoHello,
@@ -196,6 +221,8 @@ impl World {
                         Rudeness::GoesOnAfterGoodbye,
                         Rudeness::GoesOnLater,
                         Rudeness::AnothersCommand,
+                        Rudeness::Foretells,
+                        Rudeness::Foretells,
                         Rudeness::Meddles,
                         Rudeness::Meddles,
                         Rudeness::Meddles,
@@ -259,7 +286,12 @@ impl World {
                 self.note_fault("slow commits of a queue");
                 self.processes[process].slow = Some((queue, self.now + Duration::from_millis(millis)));
             }
+            Fault::SlowAnswers { process, queue, millis } => {
+                let long = Duration::from_millis(millis);
+                self.slow_answers(process, queue, long);
+            }
             Fault::ClockJump { millis } => self.clock_jump(millis),
+            Fault::Redial { node } => self.redial(node),
             Fault::Cut { node, how } => self.cut(node, how),
             Fault::BlackHole { node, millis } => self.black_hole(node, Duration::from_millis(millis)),
             Fault::Storm => {
@@ -271,6 +303,7 @@ impl World {
                     self.pump_node(node);
                 }
             }
+            Fault::Herd { node } => self.herd(node),
             Fault::Twin { node, millis } => self.twin(node, Duration::from_millis(millis)),
             Fault::Duel { node, rounds } => self.duel(node, rounds),
             Fault::Rude { node, how } => self.rude(node, how),
@@ -329,7 +362,12 @@ impl World {
         }
         let within = Duration::from_millis(self.chance.within(0..3_000));
         let grace = Duration::from_millis(self.chance.within(0..1_000));
+        let leaves_already = self.processes[process].watch.leaves_since.is_some();
         self.with_writer(process, |writer, now| writer.handle_drain(DrainPlan { within, grace }, now));
+        // The first plan stands.
+        if leaves_already {
+            return;
+        }
         self.at(within + grace + DRAIN_IS_SEEN_OVER, Event::DrainIsOver { process, incarnation });
     }
 
@@ -359,7 +397,25 @@ impl World {
         }
     }
 
+    pub(super) fn slow_answers(&mut self, process: usize, queue: Queue, long: Duration) {
+        self.note_fault("slow answers of a queue");
+        self.processes[process].slow_answers = Some((queue, self.now + long));
+    }
+
     // -- links -----------------------------------------------------------------------------------
+
+    /// Often its Hello is heard of late, so that what its older session still tells overtakes that.
+    fn redial(&mut self, number: usize) {
+        if !self.nodes[number].is_live() {
+            return;
+        }
+        self.note_fault("a node dials beside its session");
+        self.dial(number);
+        self.pump_node(number);
+        if let Some(process) = self.host_of(number).filter(|_| self.chance.percent(50)) {
+            self.slow_answers(process, Queue::Hellos, Duration::from_secs(1));
+        }
+    }
 
     pub(super) fn cut(&mut self, number: usize, how: Cut) {
         let Some(link) = self.nodes[number].link else { return };

@@ -14,9 +14,11 @@ use gateway_core::command::CommandState;
 use gateway_core::frame::{CommandUpdate, Goodbye, Heartbeat, NodeFrame, Refusal, RefusalReason, Status};
 use gateway_core::ids::{Attempt, CommandId, FrameRef};
 use gateway_core::seam::HelloRequest;
+use gateway_core::store::Queue;
 
 use super::{Event, Link, Wire, World};
 use crate::node::TWIN;
+use crate::store::CommandRow;
 
 /// How a client of the node's certificate breaks the protocol.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +34,8 @@ pub(super) enum Rudeness {
     AnothersCommand,
     /// It reports whatever it likes on commands of its own node.
     Meddles,
+    /// The same, on those that wait and that nobody was sent.
+    Foretells,
 }
 
 impl World {
@@ -43,6 +47,18 @@ impl World {
         self.along(Wire::Up(link), Event::Up { link, frame: NodeFrame::Hello(Box::new(hello)) });
         self.at(Duration::from_millis(900), Event::TwinBeats { link, sequence: 1 });
         self.at(long, Event::TwinEnds { link });
+    }
+
+    /// Streams that nobody uses are opened faster than they may be.
+    pub(super) fn herd(&mut self, node: usize) {
+        self.note_fault("a herd of strangers");
+        let process = self.chance.within(0..self.processes.len() as u64) as usize;
+        for _ in 0..self.chance.within(6..11) {
+            if let Some(link) = self.open_link_to(process, node, true) {
+                let wait = Duration::from_millis(self.chance.within(1..400));
+                self.at(wait, Event::UpEnds { link, half_close: true });
+            }
+        }
     }
 
     /// As long as it is let in, another machine takes the session back from the node.
@@ -62,15 +78,15 @@ impl World {
         self.store.quarantined().values().any(|of| *of == self.nodes[node].id)
     }
 
-    /// A twin lists nothing: what its node runs has expired by that, if its time had passed, and the credit is free.
+    /// A twin lists nothing: what its node runs, or has on its way, has expired by that, if its time had passed, and
+    /// the credit is free.
     pub(super) fn note_forgotten(&mut self, entry: &HelloRequest) {
-        let Some(number) = self.number_of(&entry.identity.node) else { return };
-        let node = &self.nodes[number];
-        if entry.hello.machine == TWIN
-            && node
-                .running()
-                .any(|id| self.store.commands().get(&id).is_some_and(|row| row.state.is_terminal()))
-        {
+        let node = &entry.identity.node;
+        let Some(number) = self.number_of(node).filter(|_| entry.hello.machine == TWIN) else { return };
+        let is_over = |id| self.store.commands().get(&id).is_some_and(|row| row.state.is_terminal());
+        let expired =
+            |row: &CommandRow| row.node == *node && row.dispatched && row.state == CommandState::Expired;
+        if self.nodes[number].running().any(is_over) || self.store.commands().values().any(expired) {
             self.nodes[number].is_meddled_with = true;
         }
     }
@@ -120,7 +136,17 @@ impl World {
                 [hello].into_iter().chain(update).collect()
             }
             Rudeness::Meddles => {
-                let updates = self.meddle(node);
+                let updates = self.meddle(node, |_| true);
+                [hello].into_iter().chain(updates).collect()
+            }
+            Rudeness::Foretells => {
+                // Often on what a pass has claimed of which its writer has not heard yet.
+                if let Some(process) = self.links.get(&link).map(|link| link.process)
+                    && self.chance.percent(70)
+                {
+                    self.slow_answers(process, Queue::Dispatch, Duration::from_secs(1));
+                }
+                let updates = self.meddle(node, |state| state == CommandState::Pending);
                 [hello].into_iter().chain(updates).collect()
             }
         };
@@ -137,7 +163,7 @@ impl World {
         if matches!(how, Rudeness::GoesOnLater) {
             self.at(wait, Event::UpEnds { link, half_close: true });
         }
-        let is_cut = !matches!(how, Rudeness::AnothersCommand | Rudeness::Meddles);
+        let is_cut = !matches!(how, Rudeness::AnothersCommand | Rudeness::Meddles | Rudeness::Foretells);
         if let Some(over) = self.links.get(&link).copied().filter(|_| is_cut) {
             // It says nothing more: a Hello that does not come is late by then, a silent session over.
             let why = "who breaks the protocol is cut";
@@ -159,9 +185,9 @@ impl World {
     }
 
     /// Reports of any state on any commands of the node, by somebody who has run none of them.
-    fn meddle(&mut self, node: usize) -> Vec<NodeFrame> {
+    fn meddle(&mut self, node: usize, on: impl Fn(CommandState) -> bool) -> Vec<NodeFrame> {
         let own = self.nodes[node].id.clone();
-        let rows = self.store.commands().iter().filter(|(_, row)| row.node == own);
+        let rows = self.store.commands().iter().filter(|(_, row)| row.node == own && on(row.state));
         // More often on what has ended in a way that few come to.
         let times = |state| match state {
             CommandState::Expired => 16,

@@ -183,6 +183,8 @@ enum Wire {
 
 /// How often what must come to pass is looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// No moment has as many events, but where somebody asks again and again without waiting.
+const AT_ONCE: u32 = 10_000;
 /// So long after the last fault everything is as if there had been none: outages have ended, waits have run
 /// out, sessions that nobody answers are over.
 const CALMS_WITHIN: Duration = Duration::from_secs(8);
@@ -285,7 +287,10 @@ impl World {
 
     /// As `live`, with what was covered on the way.
     pub fn live_covered(mut self) -> (Story, Coverage) {
+        let mut at_once = 0;
         while let Some(((at, _), event)) = self.events.pop_first() {
+            at_once = if at == self.now { at_once + 1 } else { 0 };
+            must("time goes on", at_once < AT_ONCE, || format!("{event:?} at {at:?}"));
             self.now = at;
             let Some(event) = self.unless_asleep(event) else { continue };
             self.note(&event);

@@ -6,23 +6,28 @@
 //! 1. What waits although nothing is in its way is begun within `WAITS_AT_MOST`; a node that dials is let in
 //!    within `LET_IN_WITHIN`; no gateway that lives is taken for dead.
 //! 2. Every lane takes as many commands as its capacity, and no more: no credit was lost or made up. One that is
-//!    poked takes its first at once, one that is not at the next poll, and a Hello finds what waits.
+//!    poked takes its first at once, one that is not at the next poll, and a Hello finds what waits. A poke brings
+//!    all specs of a node.
 //! 3. A cancellation reaches its node. What is held goes on and ends.
 //! 4. A node that leaves is written as disconnected, by its gateway or, where that died, by a sweep. A gateway that
-//!    is told to stop leaves nothing behind.
+//!    is told to stop does so in time and leaves nothing behind; where it can't write all, it gives its lease back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gateway_core::command::CommandState;
-use gateway_core::ids::{Attempt, CommandId, LaneName};
+use gateway_core::ids::{Attempt, CommandId, LaneName, SpecName};
+use gateway_core::store::Queue;
 use gateway_core::time::Moment;
 use gateway_core::writer::Writer;
 
-use super::faults::Cut;
+use super::faults::{Cut, Fault};
 use super::{Event, TICK, World};
 use crate::check::must;
 
+/// So long after the last fault connections that were lost have been made anew; a queue that finds that out later
+/// would wait far into the calm.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(4);
 const WAITS_AT_MOST: Duration = Duration::from_secs(4);
 /// Nodes finish what they took, and dial; retries and waits run out.
 const ENDS_WITHIN: Duration = Duration::from_secs(45);
@@ -32,12 +37,21 @@ const POKED_WITHIN: Duration = Duration::from_millis(150);
 /// A poll comes every second, and a pass may be under way.
 const POLLED_WITHIN: Duration = Duration::from_millis(1_300);
 const CREDIT_TAKES: Duration = Duration::from_secs(3);
+/// A poke brings them without a sweep, which comes each 1.5 s at most.
+const SPECS_TAKE: Duration = Duration::from_millis(1_000);
+const PROBE: &str = "probe-";
 const CANCEL_TAKES: Duration = Duration::from_secs(3);
 const RELEASE_TAKES: Duration = Duration::from_secs(15);
 const DISCONNECT_TAKES: Duration = Duration::from_secs(3);
 /// The lead of the sweeps and the lease run out, then a sweep finds it.
 const REAP_TAKES: Duration = Duration::from_secs(12);
 const STOP_TAKES: Duration = Duration::from_secs(4);
+/// Of these: until the process has ended.
+const STOPS_WITHIN: Duration = Duration::from_secs(2);
+/// The same where something can't be written: that is waited for, and then only the lease is given back.
+const STUCK_STOPS_WITHIN: Duration = Duration::from_millis(6_500);
+/// Nodes report on what they were just sent before that.
+const STUCK_BEFORE_THE_STOP: Duration = Duration::from_millis(1_500);
 const RETURN_TAKES: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +73,7 @@ pub(super) struct Probes {
     are_begun: bool,
     stage: Stage,
     since: Moment,
+    specs_are_checked: bool,
     /// The first command of each lane, and whether it was poked.
     firsts: BTreeMap<CommandId, bool>,
     canceled: Vec<CommandId>,
@@ -66,7 +81,11 @@ pub(super) struct Probes {
     away: Vec<usize>,
     /// What waits for them.
     waiting: Vec<(usize, CommandId)>,
+    /// A process, as it was started, that must have ended by then.
+    stops: Option<(usize, u32, Moment)>,
     not_live_since: BTreeMap<usize, Moment>,
+    /// Until when nodes were told to wait; a herd before them makes that long.
+    pub(super) told_until: BTreeMap<usize, Moment>,
 }
 
 impl Default for Probes {
@@ -75,11 +94,14 @@ impl Default for Probes {
             are_begun: false,
             stage: Stage::Settle,
             since: Moment::default(),
+            specs_are_checked: false,
             firsts: BTreeMap::new(),
             canceled: Vec::new(),
             away: Vec::new(),
             waiting: Vec::new(),
+            stops: None,
             not_live_since: BTreeMap::new(),
+            told_until: BTreeMap::new(),
         }
     }
 }
@@ -93,11 +115,13 @@ impl Probes {
 impl World {
     pub(super) fn tick(&mut self) {
         self.check_silence();
+        if self.now >= Moment::default() + self.plan.disturbed_for + CONNECTS_WITHIN {
+            self.clear_weather();
+        }
         if self.is_calm() {
             if !std::mem::replace(&mut self.probes.are_begun, true) {
                 self.settle_meddled();
             }
-            self.clear_weather();
             self.check_progress();
             self.check_dialing();
             self.check_leftovers();
@@ -157,6 +181,9 @@ impl World {
                         }
                     }
                 }
+            }
+            Stage::Credit if long >= SPECS_TAKE && !self.probes.specs_are_checked => {
+                self.check_specs_answered()
             }
             Stage::Part => self.probe_parting(long),
             Stage::Credit | Stage::Cancel | Stage::Over => {}
@@ -225,7 +252,9 @@ impl World {
     fn check_dialing(&mut self) {
         for number in 0..self.nodes.len() {
             let node = &self.nodes[number];
-            if node.is_live() || self.now < node.away_until || self.is_quarantined(number) {
+            let waits_until = self.probes.told_until.get(&number).copied().unwrap_or_default();
+            let waits = self.now < node.away_until.max(waits_until);
+            if node.is_live() || waits || self.is_quarantined(number) {
                 self.probes.not_live_since.remove(&number);
                 continue;
             }
@@ -267,8 +296,29 @@ impl World {
             if poked {
                 self.at(Duration::from_millis(1), Event::Poke { node: number });
             }
+            self.ask_for_specs(number);
         }
         self.go_on_to(Stage::Credit);
+    }
+
+    /// More than may be on their way to a node at once, and one poke.
+    fn ask_for_specs(&mut self, number: usize) {
+        for place in 0..6 {
+            let name = SpecName::new(&format!("{PROBE}{place}")).expect("a spec name");
+            self.put_spec(number, name, 300_000);
+        }
+        self.at(Duration::from_millis(1), Event::PokeSpecs { node: number });
+    }
+
+    fn check_specs_answered(&mut self) {
+        self.probes.specs_are_checked = true;
+        let mut rows = self.store.specs().iter();
+        let left = rows.find(|((node, name), row)| {
+            name.as_str().starts_with(PROBE) && !row.is_answered() && !self.is_out(node)
+        });
+        must("a poke brings all specs of its node", left.is_none(), || {
+            format!("{:?}", left.map(|(key, row)| (key, row.generation, &row.answer)))
+        });
     }
 
     fn check_credit(&mut self) {
@@ -329,7 +379,7 @@ impl World {
         let Some((first, host)) = first else { return };
         let hosted: Vec<usize> =
             self.members().filter(|number| self.host_of(*number) == Some(host)).collect();
-        match self.chance.within(0..3) {
+        match self.chance.within(0..4) {
             0 => {
                 self.nodes[first].away_until = self.now + DISCONNECT_TAKES;
                 let how = if self.chance.percent(50) { Cut::Clean } else { Cut::HalfClose };
@@ -344,17 +394,50 @@ impl World {
                 self.end_process(host);
                 self.at(REAP_TAKES, Event::Start { process: host });
             }
-            _ => {
+            2 => {
                 for number in &hosted {
                     self.nodes[*number].away_until = self.now + STOP_TAKES;
                 }
                 self.probes.away = hosted;
+                self.must_stop_within(host, STOPS_WITHIN);
                 self.with_writer(host, Writer::handle_stop);
             }
+            _ => self.part_stuck(host, hosted),
         }
     }
 
+    /// The gateway is told to stop while one of its queues can't write.
+    fn part_stuck(&mut self, host: usize, hosted: Vec<usize>) {
+        let queue = *self.chance.pick(&[Queue::Updates, Queue::Presence]);
+        self.processes[host].stuck = Some(queue);
+        for number in &hosted {
+            self.nodes[*number].away_until =
+                self.now + STUCK_BEFORE_THE_STOP + STUCK_STOPS_WITHIN + REAP_TAKES;
+            let lane = self.nodes[*number].lanes[0].lane.clone();
+            self.enqueue_one(*number, lane, None, None);
+            self.at(Duration::from_millis(1), Event::Poke { node: *number });
+        }
+        self.probes.away = hosted;
+        self.must_stop_within(host, STUCK_BEFORE_THE_STOP + STUCK_STOPS_WITHIN);
+        self.at(STUCK_BEFORE_THE_STOP, Event::Fault(Fault::Stop { process: host }));
+    }
+
+    fn must_stop_within(&mut self, process: usize, long: Duration) {
+        self.probes.stops = Some((process, self.processes[process].incarnation, self.now + long));
+    }
+
+    fn check_stops(&mut self) {
+        let Some((process, incarnation, _)) = self.probes.stops.filter(|(.., end)| self.now >= *end) else {
+            return;
+        };
+        self.probes.stops = None;
+        must("a stop is over in its time", !self.runs(process, incarnation), || {
+            format!("{:?}", self.processes[process])
+        });
+    }
+
     fn probe_parting(&mut self, long: Duration) {
+        self.check_stops();
         let Some(number) = self.probes.away.first().copied() else { return self.go_on_to(Stage::Return) };
         let end = self.nodes[number].away_until;
         if self.now + TICK < end {
@@ -365,9 +448,15 @@ impl World {
             must("who left is written as disconnected", row.is_some_and(|row| !row.connected), || {
                 format!("node {number} after {long:?}: {row:?}")
             });
-            let lane = self.nodes[number].lanes[0].lane.clone();
-            let id = self.enqueue_one(number, lane, None, None);
-            self.probes.waiting.push((number, id));
+            // What it held when it was cut, or refused, goes first.
+            let id = &self.nodes[number].id;
+            let mut left = self.store.commands().values().filter(|row| !row.state.is_terminal());
+            let is_idle = left.all(|row| row.node != *id);
+            let free = self.nodes[number].lanes.first().filter(|_| is_idle);
+            if let Some(lane) = free.map(|lane| lane.lane.clone()) {
+                let id = self.enqueue_one(number, lane, None, None);
+                self.probes.waiting.push((number, id));
+            }
         }
         self.go_on_to(Stage::Return);
     }

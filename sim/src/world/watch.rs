@@ -20,9 +20,9 @@ use gateway_core::close::CloseReason;
 use gateway_core::frame::Command;
 use gateway_core::ids::SessionKey;
 use gateway_core::limits::Limits;
-use gateway_core::seam::{SessionNews, ToShard, ToWriter};
+use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::session::{Phase as SessionPhase, SessionEvent};
-use gateway_core::store::{Claim, Job, LeaseJob, LeaseOutcome, Outcome, Routed};
+use gateway_core::store::{Claim, HelloOutcome, Job, LeaseJob, LeaseOutcome, Outcome, Routed};
 use gateway_core::time::Moment;
 use gateway_core::writer::{LeaseEvent, LeaseState, Phase};
 
@@ -37,23 +37,6 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(3);
 const NOTICED_WITHIN: Duration = Duration::from_millis(8_500);
 /// Mail takes less, and so does whatever a session must then do.
 const SOON: Duration = Duration::from_millis(1_500);
-
-pub(super) fn event_of(news: &SessionNews) -> SessionEvent {
-    match news {
-        SessionNews::Granted(_) => SessionEvent::Granted,
-        SessionNews::Stored { .. }
-        | SessionNews::EventsStored { .. }
-        | SessionNews::NotStored { .. }
-        | SessionNews::SectionStored { .. }
-        | SessionNews::SectionNotStored { .. } => SessionEvent::Answer,
-        SessionNews::InventoryWanted(_)
-        | SessionNews::InventoryNotLooked
-        | SessionNews::Commands(_)
-        | SessionNews::Cancel(_)
-        | SessionNews::Specs(_) => SessionEvent::Order,
-        SessionNews::Close(_) => SessionEvent::Close,
-    }
-}
 
 impl World {
     // -- sessions --------------------------------------------------------------------------------
@@ -181,9 +164,10 @@ impl World {
     pub(super) fn check_leftovers(&mut self) {
         let mut outdated = BTreeMap::new();
         for (process, gateway) in self.processes.iter().enumerate() {
-            gateway.watch.check_owed(Moment::from_nanos(
-                (self.now.as_nanos()).saturating_sub(WRITTEN_WITHIN.as_nanos() as u64),
-            ));
+            if gateway.stuck.is_none() && self.now >= gateway.asleep_until + WRITTEN_WITHIN {
+                let long_ago = self.now.as_nanos().saturating_sub(WRITTEN_WITHIN.as_nanos() as u64);
+                gateway.watch.check_owed(Moment::from_nanos(long_ago));
+            }
             for (key, open) in &gateway.sessions {
                 let row = self.store.sessions().get(open.session.node());
                 let is_live = row.is_some_and(|row| row.connected && Some(row.epoch) == open.session.epoch());
@@ -202,6 +186,18 @@ impl World {
     fn is_awake(&self, asleep_until: Moment) -> bool {
         // What came meanwhile is given a little later.
         self.now >= asleep_until + Duration::from_millis(500)
+    }
+
+    /// A stream was asked for, on a shard that serves.
+    pub(super) fn check_open(&mut self, process: usize, asked: &Result<(), CloseReason>) {
+        let (now, awake) = (self.now, self.is_awake(self.processes[process].asleep_until));
+        let Process { admission, limits, watch, .. } = &mut self.processes[process];
+        let counted = (admission.streams(), admission.pending_hellos());
+        watch.check_open(asked, counted, limits, now);
+        let left = awake && watch.leaves_since.is_some_and(|since| now >= since + SOON);
+        must("a gateway that leaves lets nobody in", !left, || {
+            format!("{process} since {:?}", watch.leaves_since)
+        });
     }
 
     pub(super) fn check_refusal(&self, process: usize, retry_after: Duration) {
@@ -247,11 +243,9 @@ impl World {
             }
             _ => {}
         }
-        let watch = &mut self.processes[process].watch;
-        match job {
-            Job::Dispatch { wants, .. } => wants.iter().for_each(|want| watch.check_want(want)),
-            Job::Presence { entries, .. } => watch.handle_presence(entries),
-            _ => {}
+        gateway.watch.company.check(job);
+        if let Job::Dispatch { wants, .. } = job {
+            wants.iter().for_each(|want| gateway.watch.check_want(want));
         }
     }
 
@@ -263,9 +257,24 @@ impl World {
             let nodes: Vec<_> = entries.iter().map(|entry| entry.identity.node.clone()).collect();
             let fenced = self.processes[process].watch.handle_hellos(&nodes, outcomes, self.now);
             self.must_be_over(process, fenced, "a superseded session ends");
+            let refused = |outcome: &HelloOutcome| !matches!(outcome, HelloOutcome::Granted(_));
+            let refused = entries.iter().zip(outcomes).filter(|(_, outcome)| refused(outcome));
+            let refused = refused.map(|(entry, _)| entry.key).collect();
+            self.must_be_over(process, refused, "who is not let in is told so");
         }
-        if let (Job::Updates { entries }, Outcome::Updates(Ok(outcomes))) = (job, &outcome) {
-            self.processes[process].watch.handle_updates(entries, outcomes);
+        let gateway = &mut self.processes[process];
+        let held = gateway.writer.as_ref().is_some_and(|writer| writer.lease_epoch().is_some());
+        if held && started >= gateway.watch.acquired_at {
+            gateway.watch.company.handle_outcome(job, outcome.error());
+        }
+        match (job, &outcome) {
+            (Job::Updates { entries }, Outcome::Updates(Ok(outcomes))) => {
+                self.processes[process].watch.handle_updates(entries, outcomes);
+            }
+            (Job::Presence { entries, .. }, Outcome::Presence(Ok(_))) => {
+                self.processes[process].watch.handle_presence(entries);
+            }
+            _ => {}
         }
         if let Outcome::Dispatch(Ok(Routed::Committed(claims))) = &outcome {
             for Claim { node, command, .. } in claims {
@@ -277,9 +286,7 @@ impl World {
             (job, &outcome)
         {
             for (lane, state) in lanes.iter().zip(states) {
-                for Command { id, attempt, .. } in &state.in_flight {
-                    self.processes[process].watch.hold(&lane.node, &lane.lane, *id, *attempt);
-                }
+                self.processes[process].watch.handle_reading(lane, state);
             }
         }
         // It looks at the time first, but for the lease's own outcome.
@@ -334,8 +341,15 @@ impl World {
         if state == LeaseState::Acquiring && gained && self.lease_changed_hands(process) {
             self.note_fault("lease taken over");
         }
+        let overdue = self.is_overdue(process);
         if let Some(writer) = &mut self.processes[process].writer {
+            let before = writer.counts().fences;
             writer.handle_outcome(outcome, started, self.now);
+            let lost_now = matches!(event, Some(LeaseEvent::HeldByOther | LeaseEvent::GoodTooLate));
+            let may = overdue || routing_refused || (lost_now && state == LeaseState::Renewing);
+            must("a fence has a reason", may || writer.counts().fences == before, || {
+                format!("{process}: {event:?} while {state:?}, by {job:?}")
+            });
             let lost = event == Some(LeaseEvent::HeldByOther) && state == LeaseState::Renewing;
             must("a lease that another holds is given up", !lost || writer.lease_epoch().is_none(), || {
                 format!("{:?} of {process}", writer.lease_state())
@@ -356,14 +370,16 @@ impl World {
 
     /// What a writer does first with any input: it looks whether its lease is overdue.
     pub(super) fn note_overdue(&mut self, process: usize) {
-        let gateway = &self.processes[process];
-        let Some(writer) = &gateway.writer else { return };
+        let Some(writer) = &self.processes[process].writer else { return };
         let state = writer.lease_state();
-        let since = gateway.watch.lease_good_since;
-        let overdue = since.is_some_and(|since| self.now >= since + LEASE_TTL / 2);
-        if overdue && matches!(state, LeaseState::Held | LeaseState::Renewing) {
+        if self.is_overdue(process) && matches!(state, LeaseState::Held | LeaseState::Renewing) {
             self.coverage.note_lease(state, LeaseEvent::Overdue);
         }
+    }
+
+    pub(super) fn is_overdue(&self, process: usize) -> bool {
+        let since = self.processes[process].watch.lease_good_since;
+        since.is_some_and(|since| self.now >= since + LEASE_TTL / 2)
     }
 
     /// After every step.
@@ -431,7 +447,8 @@ impl World {
 
     pub(super) fn check_stopped(&self, process: usize) {
         let gateway = &self.processes[process];
-        gateway.watch.check_owed(if self.is_calm() { self.now } else { Moment::default() });
+        let has_written = self.is_calm() && gateway.stuck.is_none();
+        gateway.watch.check_owed(if has_written { self.now } else { Moment::default() });
         must("a gateway that stopped has no session", gateway.sessions.is_empty(), || format!("{gateway:?}"));
         if !self.is_calm() {
             return;
@@ -441,6 +458,9 @@ impl World {
         must("a gateway that stopped gave its lease back", row.expires <= now, || {
             format!("{row:?} at {now}")
         });
+        if !has_written {
+            return;
+        }
         let left = self.store.sessions().iter().find(|(_, session)| {
             let is_its = session.gateway.as_ref() == Some(&gateway.gateway);
             session.connected && is_its && session.lease_epoch == row.epoch

@@ -20,6 +20,8 @@ use crate::random::Chance;
 /// What the database's clock says when the world begins.
 const BEGINNING: i64 = 1_800_000_000_000;
 
+const LONGER_THAN_ANY_HISTORY: Duration = Duration::from_secs(3_600);
+
 /// What is wrong now.
 #[derive(Debug)]
 pub(super) struct Weather {
@@ -143,7 +145,7 @@ impl World {
         }
     }
 
-    /// All is calm: connections that nobody has used since they were lost have been made anew.
+    /// Connections that nobody has used since they were lost have been made anew.
     pub(super) fn clear_weather(&mut self) {
         self.weather.gone.clear();
     }
@@ -190,6 +192,9 @@ impl World {
     }
 
     pub(super) fn job_takes(&mut self, process: usize, queue: Queue) -> Duration {
+        if self.processes[process].stuck == Some(queue) {
+            return LONGER_THAN_ANY_HISTORY;
+        }
         let is_slow = self.processes[process]
             .slow
             .is_some_and(|(slow, until)| slow == queue && self.now < until && self.is_disturbed());
@@ -204,6 +209,18 @@ impl World {
             self.chance.within(10_000..2_500_000)
         } else {
             self.chance.within(100..4_000)
+        })
+    }
+
+    /// From the commit until its writer hears of it. One that takes long is overtaken by those of other queues.
+    pub(super) fn answer_takes(&mut self, process: usize, queue: Queue) -> Duration {
+        let is_slow = self.processes[process]
+            .slow_answers
+            .is_some_and(|(slow, until)| slow == queue && self.now < until);
+        Duration::from_micros(match self.is_disturbed() {
+            true if is_slow => self.chance.within(20_000..1_500_000),
+            true if self.chance.percent(4) => self.chance.within(100..1_200_000),
+            _ => self.chance.within(100..4_000),
         })
     }
 }

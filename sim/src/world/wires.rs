@@ -16,6 +16,8 @@ use gateway_core::time::Moment;
 use gateway_core::writer::{LeaseState, Phase, Writer};
 
 use super::{Event, Link, Wire, World};
+use crate::check::must;
+use crate::coverage::event_of;
 use crate::process::{Flight, OpenSession, Process, SHARDS};
 use crate::watched::SessionWatch;
 
@@ -46,6 +48,7 @@ impl World {
             return match self.refused_until.take() {
                 Some(at) => {
                     self.note_fault("a stream refused");
+                    self.probes.told_until.insert(number, at);
                     self.nodes[number].handle_ended(at.since(self.now), self.now);
                     self.pump_node(number);
                 }
@@ -61,6 +64,10 @@ impl World {
     /// Opens a session on some process; `None` where that does not serve.
     pub(super) fn open_link(&mut self, number: usize, is_twin: bool) -> Option<u64> {
         let process = self.chance.within(0..self.processes.len() as u64) as usize;
+        self.open_link_to(process, number, is_twin)
+    }
+
+    pub(super) fn open_link_to(&mut self, process: usize, number: usize, is_twin: bool) -> Option<u64> {
         let shard = self.chance.within(0..u64::from(SHARDS)) as u16;
         self.refused_until = None;
         let gateway = &mut self.processes[process];
@@ -68,6 +75,7 @@ impl World {
             return None;
         }
         let asked = gateway.admission.handle_open(self.chance.next(), self.now);
+        self.check_open(process, &asked);
         if let Err(CloseReason::Refused { retry_after, .. }) = &asked {
             let retry_after = *retry_after;
             self.check_refusal(process, retry_after);
@@ -301,8 +309,13 @@ impl World {
             return;
         }
         self.note_overdue(process);
+        let overdue = self.is_overdue(process);
         if let Some(writer) = &mut self.processes[process].writer {
+            let before = writer.counts().fences;
             input(writer, self.now);
+            must("a fence has a reason", overdue || writer.counts().fences == before, || {
+                format!("{process}")
+            });
         }
         self.processes[process].is_dazed = false;
         self.pump_writer(process);
@@ -365,7 +378,7 @@ impl World {
             ToShard::Session { key, news } => {
                 if let Some(open) = self.processes[process].sessions.get_mut(&key) {
                     open.watch.handle_news(&news);
-                    let event = super::watch::event_of(&news);
+                    let event = event_of(&news);
                     self.with_session(process, key, event, |session, now| session.handle_news(news, now));
                 }
             }
@@ -394,6 +407,9 @@ impl World {
             }
             ToShard::Cut(order) => {
                 for key in of_shard(&self.processes[process]) {
+                    if let Some(open) = self.processes[process].sessions.get_mut(&key) {
+                        open.watch.is_cut = true;
+                    }
                     self.with_session(process, key, SessionEvent::Close, |session, now| {
                         session.handle_cut(&order, now);
                     });
@@ -431,10 +447,7 @@ impl World {
         self.story.jobs += 1;
         let incarnation = self.processes[process].incarnation;
         self.processes[process].flights.insert(queue, flight);
-        // An answer that takes long is overtaken by those of other queues.
-        let slow = self.is_disturbed() && self.chance.percent(4);
-        let most = if slow { 1_200_000 } else { 4_000 };
-        let wait = Duration::from_micros(self.chance.within(100..most));
+        let wait = self.answer_takes(process, queue);
         self.at(wait, Event::Heard { process, incarnation, queue });
     }
 
