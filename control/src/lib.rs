@@ -1,15 +1,17 @@
-//! The control thread: health as JSON and metrics for Prometheus, over HTTP on a loopback address.
+//! The control thread: health as JSON and metrics for Prometheus, over HTTP on a loopback address; and the
+//! relays, which pass calls of nodes on to the services behind the gateway.
 //!
 //! It reads what other threads have counted, through `Status`, and decides nothing. No session and
 //! no command depends on it.
 //!
 //! 1. It serves a loopback address alone: there is no encryption yet.
-//! 2. It depends on core alone; the gateway hands the numbers in.
+//! 2. It depends on core and, for what it says to services, on proto; the gateway hands the numbers in.
 //! 3. A fault of a caller ends that caller's connection, never the thread.
 
 mod http;
 mod metrics;
 mod process;
+pub mod relay;
 mod status;
 
 use std::io;
@@ -18,6 +20,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tokio::sync::Notify;
+
+use relay::RelayConfig;
 
 pub use status::{
     Distribution, Family, Health, Label, LoopHealth, Points, QueueHealth, ShardHealth, Status, SweepHealth,
@@ -31,6 +35,8 @@ pub struct ControlConfig {
     /// The cpu to pin the thread to.
     pub cpu: Option<usize>,
     pub status: Arc<dyn Status>,
+    /// `None`: no calls are passed on from here.
+    pub relays: Option<RelayConfig>,
 }
 
 impl std::fmt::Debug for ControlConfig {
@@ -106,12 +112,23 @@ pub fn spawn(config: ControlConfig) -> io::Result<ControlHandle> {
         }
         runtime.block_on(async move {
             match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => http::serve(listener, config.status, stop).await,
+                Ok(listener) => tokio::select! {
+                    () = http::serve(listener, config.status, stop) => {}
+                    () = pass_on(config.relays) => {}
+                },
                 Err(error) => tracing::error!(%error, "control: the listener can't be watched"),
             }
         });
     })?;
     Ok(ControlHandle { address, stopper, thread })
+}
+
+/// Passes calls on, and goes on to be there when the shards are gone.
+async fn pass_on(relays: Option<RelayConfig>) {
+    if let Some(config) = relays {
+        relay::run(config).await;
+    }
+    std::future::pending().await
 }
 
 fn pin(cpu: usize) {

@@ -1,7 +1,7 @@
-//! Who may open a session now, and when the others should come back.
+//! Who may open a session or join now, and when the others should come back.
 //!
 //! One `Admission` serves all shards of a gateway; it is made of atomics alone. Three bounds, in this
-//! order: a token bucket over opens, the streams, the Hellos that wait for the database. Who is
+//! order: a token bucket over opens and joins, the streams, the Hellos that wait for the database. Who is
 //! refused gets a place in a queue that exists only as times: each bound remembers the last moment
 //! that it promised to someone, and promises the next caller one step later, where a step is the
 //! measured time in which the bound makes room for one. So a herd comes back as a file.
@@ -81,6 +81,14 @@ impl Admission {
             ));
         }
         Ok(())
+    }
+
+    /// A node asks to join: it takes a token as one who opens a stream does, and nothing else.
+    pub fn handle_join(&self, random: u64, now: Moment) -> Result<(), CloseReason> {
+        self.bucket.take(now).map_err(|free_in| {
+            let step = self.bucket.step();
+            refused(AdmissionBound::OpensPerSecond, self.bucket_promises.promise(free_in, step, random, now))
+        })
     }
 
     /// An admitted stream's Hello has its outcome, or will never have one. Once a stream.

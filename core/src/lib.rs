@@ -16,6 +16,7 @@ pub mod ids;
 pub mod inventory;
 pub mod limits;
 pub mod mail;
+pub mod relay;
 pub mod seam;
 pub mod session;
 pub mod splitmix;

@@ -6,7 +6,8 @@
 //!
 //! Memory that load can make grow is at most, for one gateway:
 //! `to_writer_bytes + shards × (receive_bytes_per_shard) + streams × (2 × session_inbox_bytes +
-//! session_outbox_bytes) + MAX_SPEC_BYTES_ON_THE_WAY`, and what is spoken to by few is far below it.
+//! session_outbox_bytes) + MAX_SPEC_BYTES_ON_THE_WAY + MAX_RELAY_BYTES + shards × MAX_RELAYS_PER_SHARD ×
+//! (MAX_REQUEST_BYTES or MAX_ANSWER_BYTES)`, and what is spoken to by few is far below it.
 
 use std::time::Duration;
 
@@ -70,6 +71,10 @@ const MAX_SPEC_BYTES_TO_A_NODE: usize = 1 << 20;
 /// Sections of one session that may be with the writer at once; together they hold at most
 /// `frame_bytes`, or are one.
 pub const MAX_SECTIONS_WITH_WRITER: usize = 16;
+/// Calls to be passed on that one shard has open: being received, waiting for their answer, being answered.
+pub const MAX_RELAYS_PER_SHARD: usize = 256;
+/// What calls of all shards that wait for the relays may weigh.
+pub const MAX_RELAY_BYTES: usize = 8 << 20;
 /// Answers that may wait to be sent to one node; past it the session is not read.
 pub const MAX_WAITING_ANSWERS: usize = 256;
 
@@ -115,6 +120,12 @@ pub struct Limits {
     pub opens_burst: u32,
     pub batch_entries: usize,
     pub batch_bytes: usize,
+    /// Calls of one kind (Join, Renew, FetchSecret) that are under way to their service.
+    pub relays_in_flight: usize,
+    /// Calls of one kind that wait to be; more are refused.
+    pub relays_waiting: usize,
+    /// How long a node waits for the answer of a service.
+    pub relay_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -152,6 +163,9 @@ impl Default for Limits {
             opens_burst: 200,
             batch_entries: MAX_BATCH_ENTRIES,
             batch_bytes: 16 << 20,
+            relays_in_flight: 32,
+            relays_waiting: 256,
+            relay_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -164,7 +178,7 @@ pub struct LimitsError(pub String);
 impl Limits {
     /// Holds the relations between the bounds.
     pub fn check(&self) -> Result<(), LimitsError> {
-        let relations: [(bool, &str); 9] = [
+        let relations: [(bool, &str); 10] = [
             (
                 self.result_bytes < self.frame_bytes,
                 "a result must fit into a frame: raise sessions.frame_bytes",
@@ -188,6 +202,10 @@ impl Limits {
             (
                 self.specs_per_node >= MAX_SPECS_PER_NODE,
                 "sessions.specs_per_node must be 64 at least: so many specs a node may be given",
+            ),
+            (
+                self.relays_in_flight > 0 && !self.relay_timeout.is_zero(),
+                "upstream.max_in_flight and upstream.timeout must not be zero",
             ),
         ];
         match relations.iter().find(|(holds, _)| !holds) {

@@ -1,4 +1,5 @@
-//! What crosses between a shard and the writer. The only two message types between those threads.
+//! What crosses between a shard and the writer. The only two message types between those threads; what
+//! crosses between a shard and the relays is in `relay`.
 //!
 //! 1. A shard never waits for the writer: it posts, goes on, and meets the answer in its mailbox.
 //! 2. For one session the order of messages is the order of what happened, both ways.
@@ -26,6 +27,7 @@ use crate::ids::{
 };
 use crate::inventory::{BodyHash, SectionHash};
 use crate::mail::Weigh;
+use crate::relay::RelayAnswer;
 use crate::time::UnixMillis;
 
 /// What a spec weighs beside its body; the stores count the same.
@@ -144,7 +146,7 @@ pub struct LookRequest {
     pub list: Box<[SectionHash]>,
 }
 
-/// From the writer to a shard.
+/// From the writer to a shard, and from the relays.
 #[derive(Debug)]
 pub enum ToShard {
     /// For one session of the shard.
@@ -157,6 +159,8 @@ pub enum ToShard {
     Drain(DrainOrder),
     /// The drain is over: sessions that have not left are cut.
     Cut(DrainOrder),
+    /// The answer to a call that was passed on.
+    Relayed(Box<RelayAnswer>),
     /// Close the listener, end every session as `Stopping`, post what is owed, then `ShardStopped`.
     Stop,
 }
@@ -305,7 +309,8 @@ fn list_bytes(list: &[SectionHash]) -> usize {
 }
 
 impl Weigh for ToShard {
-    // What goes down is bounded by credits, Hellos, acks in flight and `SpecsSent`, not by this box.
+    // What goes down is bounded by credits, Hellos, acks in flight, `SpecsSent` and relays in flight, not by
+    // this box.
     fn weight_bytes(&self) -> usize {
         0
     }

@@ -2,8 +2,10 @@
 //!
 //! `schema` brings the database up to date, `QueueRunner` carries out the jobs of one queue, and
 //! `spawn` starts the thread that drives `gateway_core::writer::Writer` over all of them. What is
-//! decided is decided in the core or, under a row's lock, in `queries/*.sql`.
+//! decided is decided in the core or, under a row's lock, in `queries/*.sql`. Beside it `certificates` reads
+//! single rows for the relays, on their thread.
 
+mod certificates;
 mod connection;
 mod failure;
 pub mod hooks;
@@ -19,6 +21,7 @@ mod status;
 mod thread;
 mod turn;
 
+pub use certificates::{CertificateReader, CertificatesAway};
 pub use jobs::QueueRunner;
 pub use loop_status::{LoopReading, LoopStatus};
 pub use loops::LoopEnded;

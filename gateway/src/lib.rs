@@ -65,6 +65,41 @@ pub mod hooks {
     pub use sqlx;
 }
 
+/// Services that are written in Rust, in place of those that `[upstream]` names: who gives machines their
+/// certificates, and nodes their secrets.
+///
+/// ```no_run
+/// use gateway::relays::{Caller, EmbeddedRelays, FetchSecret, Hidden, Refusal, RefusalCode, RelayFuture, Secret, SecretBroker};
+///
+/// struct Motd;
+///
+/// impl SecretBroker for Motd {
+///     fn fetch_secret(&self, caller: Caller, fetch: FetchSecret) -> RelayFuture<'_, Secret> {
+///         Box::pin(async move {
+///             if fetch.name != "motd" {
+///                 return Err(Refusal::new(RefusalCode::NotFound, "there is no such secret"));
+///             }
+///             let value = Hidden(format!("hello, {}", caller.identity.site).into());
+///             Ok(Secret { value, version: "1".to_owned(), expires_at_unix_ms: 0 })
+///         })
+///     }
+/// }
+///
+/// let config = gateway::config::Config::load("gateway.toml".as_ref())?;
+/// let relays = EmbeddedRelays::default().on_fetch_secret(Motd);
+/// let running = gateway::Gateway::start_with(&config, relays)?;
+/// running.join()?;
+/// # Ok::<(), gateway::GatewayError>(())
+/// ```
+pub mod relays {
+    pub use crate::serve::EmbeddedRelays;
+    pub use gateway_control::relay::{JoinService, RelayFuture, RenewalService, SecretBroker};
+    pub use gateway_core::relay::{
+        Caller, FetchSecret, Hidden, Issued, Join, Refusal, RefusalCode, Renew, Secret,
+    };
+    pub use gateway_core::seam::Identity;
+}
+
 pub use error::GatewayError;
 pub use migrate::migrate;
-pub use serve::{Gateway, RunningGateway, Stopper};
+pub use serve::{Embedded, Gateway, RunningGateway, Stopper};

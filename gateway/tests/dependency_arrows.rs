@@ -2,7 +2,7 @@
 //!
 //! It asks cargo for the resolved graph, and reads the sources of core and shard as text.
 //!
-//! 1. `core ← shard, db-writer, control ← gateway`; `proto ← shard, testbed`; `core ← sim`.
+//! 1. `core ← shard, db-writer, control ← gateway`; `proto ← shard, control, testbed`; `core ← sim`.
 //! 2. Nothing that a gateway links can sign a certificate.
 //! 3. Neither shard nor core runs a tokio runtime or shares memory under a lock.
 
@@ -18,7 +18,7 @@ const ARROWS: [(&str, &[&str]); 6] = [
     ("gateway-proto", &[]),
     ("gateway-shard", &["gateway-core", "gateway-proto"]),
     ("gateway-db-writer", &["gateway-core"]),
-    ("gateway-control", &["gateway-core"]),
+    ("gateway-control", &["gateway-core", "gateway-proto"]),
     ("gateway", &["gateway-core", "gateway-shard", "gateway-db-writer", "gateway-control"]),
 ];
 
@@ -40,7 +40,7 @@ const BANS: [(&str, &[&str], &str); 5] = [
         "shard knows no SQL",
     ),
     ("gateway-db-writer", &["gateway-shard", "gateway-proto", "glommio", "h2"], "the writer knows no wire"),
-    ("gateway-control", &["sqlx", "glommio", "h2"], "control depends on core alone"),
+    ("gateway-control", &["sqlx", "glommio"], "control knows no SQL and no shard"),
 ];
 
 /// Parts of tokio that need, or are, a runtime.

@@ -1,5 +1,6 @@
-//! The wire between a node and a gateway: the messages of `gateway.v1`, the length-prefix framing
-//! of gRPC, and the names of its calls and headers.
+//! The wire between a node and a gateway, and between a gateway and the services behind it: the messages
+//! of `gateway.v1` and `gateway.upstream.v1`, the length-prefix framing of gRPC, the names of calls and
+//! headers.
 //!
 //! The messages are generated at build time from `proto/`, by `protox` and `prost`; no protoc is
 //! needed. What the frames mean is decided elsewhere.
@@ -10,6 +11,14 @@ pub mod framing;
 #[allow(missing_debug_implementations, clippy::all)]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/gateway.v1.rs"));
+}
+
+/// Package `gateway.upstream.v1`: the calls that a gateway passes on to the services behind it.
+#[allow(missing_debug_implementations, clippy::all)]
+pub mod upstream {
+    pub mod v1 {
+        include!(concat!(env!("OUT_DIR"), "/gateway.upstream.v1.rs"));
+    }
 }
 
 /// Package `grpc.health.v1`: the standard health check.
@@ -25,6 +34,9 @@ pub mod path {
     pub const FETCH_SECRET: &str = "/gateway.v1.NodeGateway/FetchSecret";
     pub const SESSION: &str = "/gateway.v1.NodeGateway/Session";
     pub const TUNNEL: &str = "/gateway.v1.NodeGateway/Tunnel";
+    pub const UPSTREAM_JOIN: &str = "/gateway.upstream.v1.JoinService/Join";
+    pub const UPSTREAM_RENEW: &str = "/gateway.upstream.v1.RenewalService/Renew";
+    pub const UPSTREAM_FETCH_SECRET: &str = "/gateway.upstream.v1.SecretBroker/FetchSecret";
     pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
     pub const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 }
@@ -33,6 +45,7 @@ pub mod path {
 pub mod header {
     pub const GRPC_STATUS: &str = "grpc-status";
     pub const GRPC_MESSAGE: &str = "grpc-message";
+    pub const GRPC_TIMEOUT: &str = "grpc-timeout";
     /// How many milliseconds the caller must wait before it tries again.
     pub const RETRY_PUSHBACK_MS: &str = "grpc-retry-pushback-ms";
     pub const CONTENT_TYPE_GRPC: &str = "application/grpc";

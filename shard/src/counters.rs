@@ -43,6 +43,8 @@ pub struct ShardCounters {
     pub refused_opens_per_second: Counter,
     pub refused_streams: Counter,
     pub refused_pending_hellos: Counter,
+    /// Calls that were taken to be passed on to a service: Join, Renew, FetchSecret.
+    pub relays: Counter,
     /// Sessions refused while the gateway did not serve.
     pub refused_not_serving: Counter,
     /// Calls refused for want of a certificate, or for a bad one.

@@ -156,6 +156,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         identity: config.identity,
         outbound: Outbound::new(config.writer, config.counters.clone()),
         counters: config.counters,
+        relays: config.relays,
         queues: Queues::new(),
         rest: Rc::new(Rest::new(if config.spin.is_zero() { config.doze } else { Duration::ZERO })),
     });

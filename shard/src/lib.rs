@@ -4,7 +4,8 @@
 //! Bytes come in through `accept` → `handshake` → `connection` → `stream` → `session_io`, which
 //! drives the machine of `gateway_core::session`; `wire` turns protobuf into its frames. What the
 //! machine has for the writer leaves through `outbound`, what the writer has to say comes in
-//! through `mailbox`. `executor` alone knows which runtime this is.
+//! through `mailbox`. Calls that are passed on go through `relay_io` to the relays, another thread, and come
+//! back as mail too. `executor` alone knows which runtime this is.
 //!
 //! It never decides about credit, leases, order or admission, and never waits for the writer.
 //!
@@ -36,6 +37,8 @@ mod panics;
 mod preflight;
 mod receive;
 mod receive_budget;
+mod relay_io;
+mod relay_wire;
 mod rest;
 mod session_io;
 mod shard;
@@ -54,6 +57,7 @@ use gateway_core::admission::Admission;
 use gateway_core::ids::ShardId;
 use gateway_core::limits::Limits;
 use gateway_core::mail::{Inbox, Post};
+use gateway_core::relay::RelayRequest;
 use gateway_core::seam::{ToShard, ToWriter};
 
 pub use counters::{CloseCounts, Counter, ShardCounters};
@@ -81,6 +85,8 @@ pub struct ShardConfig {
     pub listener: std::net::TcpListener,
     pub writer: Post<ToWriter>,
     pub inbox: Inbox<ToShard>,
+    /// To whoever passes calls on; their answers come to `inbox`.
+    pub relays: Post<RelayRequest>,
     pub counters: Arc<ShardCounters>,
     /// How long the thread looks for work before it sleeps. Zero on shared cores.
     pub spin: Duration,

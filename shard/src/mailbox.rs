@@ -1,4 +1,4 @@
-//! What the writer says, brought to the sessions that it is for.
+//! What the writer says, brought to the sessions that it is for, and what the relays answer, to their calls.
 //!
 //! 1. Mail is left in a session's slot and its connection is woken; what it means is the session's.
 //! 2. Others have their turn every `MAIL_PER_TURN` messages.
@@ -57,6 +57,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
                 shard.ask_connections(Wish::Renounce);
             }
             ToShard::Cut(order) => tell_all(shard, || Mail::Cut(order)).await,
+            ToShard::Relayed(answer) => shard.relays.deliver(*answer),
             ToShard::Stop => return StopCause::Asked,
         }
         shard.counters.mail_taken.one_more();

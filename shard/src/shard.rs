@@ -17,6 +17,8 @@ use gateway_core::close::CloseReason;
 use gateway_core::drain::DrainOrder;
 use gateway_core::ids::{SessionKey, ShardId};
 use gateway_core::limits::Limits;
+use gateway_core::mail::Post;
+use gateway_core::relay::RelayRequest;
 use gateway_core::seam::SessionNews;
 use gateway_core::splitmix::SplitMix;
 use slab::Slab;
@@ -30,6 +32,7 @@ use crate::executor::{Clock, Queues};
 use crate::identity::IdentityRules;
 use crate::outbound::Outbound;
 use crate::receive_budget::ReceiveBudget;
+use crate::relay_io::RelayDesk;
 use crate::rest::Rest;
 use crate::sleeper::Sleeper;
 use crate::timers::Timers;
@@ -64,6 +67,7 @@ pub(crate) struct Shard {
     /// Of its own, so that who waits for it keeps nothing else of the shard alive.
     pub(crate) rest: Rc<Rest>,
     pub(crate) watchers: RefCell<Slab<Arc<Bell>>>,
+    pub(crate) relays: Rc<RelayDesk>,
     slots: RefCell<Slab<Rc<Mailslot>>>,
     next_serial: Cell<u32>,
     connections: RefCell<Slab<Arc<Bell>>>,
@@ -110,6 +114,7 @@ pub(crate) struct Parts {
     pub(crate) identity: Arc<IdentityRules>,
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) outbound: Outbound,
+    pub(crate) relays: Post<RelayRequest>,
     pub(crate) queues: Queues,
     pub(crate) rest: Rc<Rest>,
 }
@@ -134,6 +139,7 @@ impl Shard {
             breather: Breather::default(),
             rest: parts.rest,
             watchers: RefCell::default(),
+            relays: RelayDesk::new(parts.id, parts.relays),
             slots: RefCell::default(),
             next_serial: Cell::new(0),
             connections: RefCell::default(),

@@ -1,5 +1,5 @@
 //! How the end of a call looks on the wire: gRPC's status, its sentence, and the delay that a
-//! caller must keep. What the status is was decided by `CloseReason`.
+//! caller must keep. What the status is was decided by `CloseReason` or `Refusal`.
 //!
 //! 1. A sentence is percent-encoded, so it is always a valid header, and cut at `MAX_MESSAGE_BYTES`.
 //! 2. A delay is given in whole milliseconds, rounded up.
@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use gateway_core::close::CloseReason;
+use gateway_core::relay::Refusal;
 use gateway_proto::header;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -29,6 +30,12 @@ impl From<&CloseReason> for CallStatus {
         let code = reason.status() as u8;
         let message = if code == 0 { String::new() } else { reason.to_string() };
         Self { code, message, pushback: reason.pushback() }
+    }
+}
+
+impl From<&Refusal> for CallStatus {
+    fn from(refusal: &Refusal) -> Self {
+        Self { code: refusal.code as u8, message: refusal.sentence.clone(), pushback: refusal.retry_after }
     }
 }
 

@@ -22,6 +22,8 @@ use http::{Method, Request, StatusCode};
 use crate::admitted::Admitted;
 use crate::bell::Bell;
 use crate::health::{HealthCall, HealthIo};
+use crate::relay_io::RelayIo;
+use crate::relay_wire::Asking;
 use crate::session_io::SessionIo;
 use crate::shard::{Shard, Stage};
 use crate::status::{self, CallStatus};
@@ -40,6 +42,7 @@ pub(crate) enum Peer {
 pub(crate) enum Stream {
     Session(Box<SessionIo>),
     Health(Box<HealthIo>),
+    Relay(Box<RelayIo>),
 }
 
 /// What becomes of the connection after a stream.
@@ -56,6 +59,7 @@ impl Stream {
         match self {
             Self::Session(session) => session.poll(context, now),
             Self::Health(health) => health.poll(context, now),
+            Self::Relay(relay) => relay.poll(context, now),
         }
     }
 
@@ -64,6 +68,7 @@ impl Stream {
         match self {
             Self::Session(session) => session.deadline(),
             Self::Health(health) => health.deadline(),
+            Self::Relay(relay) => relay.deadline(),
         }
     }
 
@@ -71,7 +76,7 @@ impl Stream {
     pub(crate) fn has_said_all(&self) -> bool {
         match self {
             Self::Session(session) => session.has_said_all(),
-            Self::Health(_) => true,
+            Self::Health(_) | Self::Relay(_) => true,
         }
     }
 
@@ -80,6 +85,7 @@ impl Stream {
         match self {
             Self::Session(session) => session.fail(reason),
             Self::Health(health) => health.fail(&reason),
+            Self::Relay(relay) => relay.fail(&reason),
         }
     }
 }
@@ -119,9 +125,16 @@ fn start(
         path::SESSION => open_session(shard, bell, peer, body, respond),
         path::HEALTH_CHECK => HealthIo::open(shard, bell, HealthCall::Check, body, respond),
         path::HEALTH_WATCH => HealthIo::open(shard, bell, HealthCall::Watch, body, respond),
-        path::JOIN => Err(not_offered("Join")),
-        path::RENEW => authenticated(shard, peer).and(Err(not_offered("Renew"))),
-        path::FETCH_SECRET => authenticated(shard, peer).and(Err(not_offered("FetchSecret"))),
+        // Whatever certificate is shown for it, a join is proven by its token alone.
+        path::JOIN => RelayIo::open(shard, bell, Asking::Join, body, respond),
+        path::RENEW => {
+            let asking = Asking::Renew(authenticated(shard, peer)?.clone());
+            RelayIo::open(shard, bell, asking, body, respond)
+        }
+        path::FETCH_SECRET => {
+            let asking = Asking::FetchSecret(authenticated(shard, peer)?.clone());
+            RelayIo::open(shard, bell, asking, body, respond)
+        }
         path::TUNNEL => authenticated(shard, peer).and(Err(not_offered("Tunnel"))),
         _ => {
             Err(CloseReason::Unimplemented("no such call; see the service gateway.v1.NodeGateway".to_owned()))

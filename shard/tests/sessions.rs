@@ -380,3 +380,69 @@ fn health_follows_the_stage_and_needs_no_certificate() {
         assert_eq!(watch.end().await.status, 14);
     });
 }
+
+#[test]
+fn health_says_not_serving_while_fenced_and_while_draining_to_check_and_to_watch() {
+    use gateway_core::drain::DrainOrder;
+    use gateway_proto::health::{HealthCheckRequest, HealthCheckResponse};
+
+    const SERVING: i32 = 1;
+    const NOT_SERVING: i32 = 2;
+    story(async {
+        let gateway = Gateway::start(Limits::default());
+        let mut anyone = gateway.connect(None).await;
+        let request = gateway_proto::framing::encode(&HealthCheckRequest::default());
+        let mut watch = anyone.call(path::HEALTH_WATCH).await;
+        watch.raw(request.clone());
+        watch.half_close();
+        assert_eq!(watch.message::<HealthCheckResponse>().await.unwrap().status, SERVING);
+        for (message, told) in [
+            (ToShard::Serving(false), NOT_SERVING),
+            (ToShard::Serving(true), SERVING),
+            (ToShard::Drain(DrainOrder { within: std::time::Duration::from_secs(60), seed: 1 }), NOT_SERVING),
+        ] {
+            let what = format!("{message:?}");
+            gateway.posts[0].post(message).unwrap();
+            gateway.posts[0].ring();
+            assert_eq!(watch.message::<HealthCheckResponse>().await.unwrap().status, told, "{what}");
+            // A new connection, as a balancer has: the old one was told to open nothing more.
+            let mut check = gateway.connect(None).await.call(path::HEALTH_CHECK).await;
+            check.raw(request.clone());
+            check.half_close();
+            assert_eq!(check.message::<HealthCheckResponse>().await.unwrap().status, told, "{what}");
+            assert_eq!(check.end().await.status, 0);
+        }
+    });
+}
+
+#[test]
+fn a_watch_of_a_service_that_is_not_there_says_so_and_stays_and_more_than_may_watch_come_back() {
+    use gateway_proto::health::{HealthCheckRequest, HealthCheckResponse};
+
+    const SERVICE_UNKNOWN: i32 = 3;
+    story(async {
+        let gateway = Gateway::start(Limits { streams_per_connection: 100, ..Limits::default() });
+        let mut anyone = gateway.connect(None).await;
+        let mut watches = Vec::new();
+        for _ in 0..64 {
+            let request = HealthCheckRequest { service: "no.such.Service".to_owned() };
+            let mut watch = anyone.call(path::HEALTH_WATCH).await;
+            watch.raw(gateway_proto::framing::encode(&request));
+            assert_eq!(watch.message::<HealthCheckResponse>().await.unwrap().status, SERVICE_UNKNOWN);
+            watches.push(watch);
+        }
+        let end = anyone.call(path::HEALTH_WATCH).await.end().await;
+        assert_eq!((end.status, end.pushback_ms), (8, Some(5000)));
+        watches.pop().unwrap().send.send_reset(h2::Reason::CANCEL);
+        loop {
+            let mut watch = anyone.call(path::HEALTH_WATCH).await;
+            // The reset may be read after this.
+            if watch.headers.headers().contains_key("grpc-status") {
+                continue;
+            }
+            watch.raw(gateway_proto::framing::encode(&HealthCheckRequest::default()));
+            assert_eq!(watch.message::<HealthCheckResponse>().await.unwrap().status, 1);
+            break;
+        }
+    });
+}

@@ -289,3 +289,17 @@ fn racing_callers_never_get_more_tokens_than_there_are() {
     assert_eq!(admitted, 200, "the burst, and not one more");
     assert_eq!(admission.streams(), 200);
 }
+
+#[test]
+fn joins_take_from_the_bucket_of_opens_and_from_nothing_else() {
+    let limits = Limits { opens_per_second: 10, opens_burst: 3, ..Limits::default() };
+    let admission = Admission::new(&limits, Moment::default());
+    let now = Moment::default();
+    assert_eq!(admission.handle_open(0, now), Ok(()));
+    assert_eq!(admission.handle_join(0, now), Ok(()));
+    assert_eq!(admission.handle_join(0, now), Ok(()));
+    let refused = admission.handle_join(0, now).expect_err("the burst is spent");
+    assert!(refused.pushback().is_some_and(|delay| delay >= Duration::from_millis(100)), "{refused:?}");
+    assert!(admission.handle_open(0, now).is_err(), "for opens too");
+    assert_eq!((admission.streams(), admission.pending_hellos()), (1, 1));
+}

@@ -360,6 +360,7 @@ impl World {
                 ToShard::Drain(_) | ToShard::Cut(_) | ToShard::Stop => {
                     unreachable!("nobody stops this world")
                 }
+                ToShard::Relayed(_) => unreachable!("the writer passes no call on"),
             }
         }
         self.released += self.writer.poll_released_bytes();

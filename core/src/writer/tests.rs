@@ -164,6 +164,7 @@ fn describe((shard, message): (ShardId, ToShard)) -> String {
         ToShard::Drain(order) => format!("shard {shard}: drain within {:?}", order.within),
         ToShard::Cut(_) => format!("shard {shard}: cut"),
         ToShard::Stop => format!("shard {shard}: stop"),
+        ToShard::Relayed(_) => unreachable!("the writer passes no call on"),
         ToShard::Session { key, news } => {
             assert_eq!(key.shard, shard);
             format!("{}: {}", key.slot, describe_news(news))

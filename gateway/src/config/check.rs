@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use gateway_control::relay::UpstreamAddress;
 use gateway_core::ids::GatewayId;
 use gateway_core::limits::{MAX_EVENT_TEXT_BYTES, MAX_HOOKS_OF_A_KIND, MAX_STATUS_TEXT_BYTES};
 
@@ -14,6 +15,9 @@ use super::database_url::{DatabaseUrl, LOCAL_DATABASE};
 use super::problem::{Lines, Problem};
 use super::sections::Config;
 use super::units::FunctionNames;
+
+/// What may be under way to a service, and what may wait for it.
+const MAX_UPSTREAM_CALLS: usize = 1000;
 
 pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -23,6 +27,7 @@ pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     check_numbers(config, lines, &mut problems);
     check_times(config, lines, &mut problems);
     check_hooks(config, lines, &mut problems);
+    check_upstream(config, lines, &mut problems);
     if problems.is_empty()
         && let Err(error) = config.limits().check()
     {
@@ -196,6 +201,44 @@ fn check_hooks(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
                 problems.push(lines.problem(key, sentence));
             }
         }
+    }
+}
+
+fn check_upstream(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+    let upstream = &config.upstream;
+    let urls = [
+        ("upstream.join_url", &upstream.join_url),
+        ("upstream.renew_url", &upstream.renew_url),
+        ("upstream.secret_url", &upstream.secret_url),
+    ];
+    for (key, url) in urls {
+        if let Some(Err(sentence)) = url.as_deref().map(UpstreamAddress::parse) {
+            problems.push(lines.problem(key, sentence));
+        }
+    }
+    if let Some((key, _)) = urls.iter().find(|(_, url)| url.is_some())
+        && upstream.ca.is_none()
+    {
+        let sentence = "needs upstream.ca, the CA that the service's certificate must chain to";
+        problems.push(lines.problem(key, sentence));
+    }
+    for (given, missing) in [("certificate", "key"), ("key", "certificate")] {
+        let of = |name| if name == "key" { &upstream.key } else { &upstream.certificate };
+        if of(given).is_some() && of(missing).is_none() {
+            let sentence = format!("needs upstream.{missing}, or leave both out for those of [tls]");
+            problems.push(lines.problem(&format!("upstream.{given}"), sentence));
+        }
+    }
+    let timeout = upstream.timeout;
+    if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&timeout.0) {
+        let sentence = format!("{timeout} is not within \"100ms\" and \"60s\"");
+        problems.push(lines.problem("upstream.timeout", sentence));
+    }
+    if !(1..=MAX_UPSTREAM_CALLS).contains(&upstream.max_in_flight) {
+        problems.push(lines.problem("upstream.max_in_flight", "must be 1 to 1000"));
+    }
+    if upstream.max_waiting > MAX_UPSTREAM_CALLS {
+        problems.push(lines.problem("upstream.max_waiting", "must be 0 to 1000"));
     }
 }
 

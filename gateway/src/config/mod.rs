@@ -114,6 +114,9 @@ impl Config {
             opens_burst: admission.opens_burst,
             batch_entries: self.group_commit.batch_entries,
             batch_bytes: self.group_commit.batch_bytes.0,
+            relays_in_flight: self.upstream.max_in_flight,
+            relays_waiting: self.upstream.max_waiting,
+            relay_timeout: self.upstream.timeout.0,
         }
     }
 
@@ -138,6 +141,9 @@ impl Config {
             ("tls.node_ca", Some(&mut self.tls.node_ca)),
             ("database.url_file", self.database.url_file.as_mut()),
             ("database.listen_url_file", self.database.listen_url_file.as_mut()),
+            ("upstream.ca", self.upstream.ca.as_mut()),
+            ("upstream.certificate", self.upstream.certificate.as_mut()),
+            ("upstream.key", self.upstream.key.as_mut()),
         ];
         for (key, path) in paths {
             let Some(path) = path else { continue };

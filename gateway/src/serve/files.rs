@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use gateway_control::relay::UpstreamFiles;
 use gateway_shard::IdentityRules;
 use gateway_shard::tls::{TlsError, server_config};
 
@@ -35,6 +36,29 @@ pub(super) fn identity_rules(config: &Config) -> Result<Arc<IdentityRules>, Conf
         .map_err(|error| problem("tls.trust_domain", error.to_string()))
 }
 
+/// The files of the internal TLS, once they were understood; `None` where no service is named.
+pub(super) fn upstream_files(config: &Config) -> Result<Option<UpstreamFiles>, ConfigError> {
+    let (upstream, tls) = (&config.upstream, &config.tls);
+    let Some(ca) = &upstream.ca else { return Ok(None) };
+    let files = UpstreamFiles {
+        ca: ca.clone(),
+        certificate: upstream.certificate.clone().unwrap_or_else(|| tls.certificate.clone()),
+        key: upstream.key.clone().unwrap_or_else(|| tls.key.clone()),
+    };
+    warn_if_open("upstream.key", &files.key);
+    match files.client_config() {
+        Ok(_) => Ok(Some(files)),
+        Err(error) => {
+            let key = match &error.file {
+                file if *file == files.ca => "upstream.ca",
+                file if *file == files.certificate => "upstream.certificate",
+                _ => "upstream.key",
+            };
+            Err(problem(key, error.to_string()))
+        }
+    }
+}
+
 /// Everything that is wrong with the files that the configuration names: what can't be read, and,
 /// where all can be, what can't be used.
 pub fn check_files(config: &Config) -> Result<(), Vec<Problem>> {
@@ -45,6 +69,9 @@ pub fn check_files(config: &Config) -> Result<(), Vec<Problem>> {
         ("tls.node_ca", Some(&tls.node_ca)),
         ("database.url_file", database.url_file.as_ref()),
         ("database.listen_url_file", database.listen_url_file.as_ref()),
+        ("upstream.ca", config.upstream.ca.as_ref()),
+        ("upstream.certificate", config.upstream.certificate.as_ref()),
+        ("upstream.key", config.upstream.key.as_ref()),
     ];
     let problems: Vec<Problem> = files
         .into_iter()
@@ -57,6 +84,7 @@ pub fn check_files(config: &Config) -> Result<(), Vec<Problem>> {
     let unusable = |error: ConfigError| error.problems;
     tls_config(config).map_err(unusable)?;
     identity_rules(config).map_err(unusable)?;
+    upstream_files(config).map_err(unusable)?;
     config.database_url().map_err(|problem| vec![problem])?;
     config.listen_url().map_err(|problem| vec![problem])?;
     Ok(())

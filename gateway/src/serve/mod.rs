@@ -7,18 +7,23 @@
 //! 2. Readiness is told when the lease is held and every listener is up, not before.
 //! 3. A clean stop is the writer's to carry out: it tells the shards, writes, releases the lease.
 
+mod embedded;
 mod files;
 mod hooks;
 mod limits;
 mod loops;
+mod mail;
 mod readings;
+mod relays;
 mod run;
 mod signals;
 mod start;
 mod supervision;
 mod watchdog;
 
+pub use embedded::Embedded;
 pub use files::check_files;
 pub use readings::Readings;
+pub use relays::EmbeddedRelays;
 pub use run::run;
 pub use start::{Gateway, RunningGateway, Stopper};

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use gateway_control::relay::RelayStatus;
 use gateway_control::{
     Family, Health, Label, Points, QueueHealth, ShardHealth, Status, SweepHealth, Unit, number, phase_label,
 };
@@ -27,6 +28,7 @@ pub struct Readings {
     started: Instant,
     admission: Arc<Admission>,
     writer: Arc<WriterStatus>,
+    relays: Arc<RelayStatus>,
     /// With the cpu of each.
     shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     /// The turns of each thread that must turn, in the order of `turns`; the watchdog writes them.
@@ -41,7 +43,7 @@ const SHARD_GAUGES: [ShardReading; 2] = [
     ("sessions", "Open streams of sessions, from admission to the end", |shard| shard.sessions.get()),
 ];
 
-const SHARD_COUNTERS: [ShardReading; 15] = [
+const SHARD_COUNTERS: [ShardReading; 16] = [
     ("opens", "Sessions admitted", |shard| shard.opens.get()),
     ("handshakes", "TLS handshakes that succeeded", |shard| shard.handshakes_ok.get()),
     ("handshakes_failed", "TLS handshakes that failed", |shard| shard.handshakes_failed.get()),
@@ -55,6 +57,7 @@ const SHARD_COUNTERS: [ShardReading; 15] = [
         shard.writer_full_waits.get()
     }),
     ("receive_budget_waits", "Frames that waited for memory", |shard| shard.receive_budget_waits.get()),
+    ("relay_calls", "Calls taken to be passed on to a service", |shard| shard.relays.get()),
     ("floods", "Connections ended for too many control frames", |shard| shard.floods.get()),
     ("panics", "Connections ended by a fault of our own", |shard| shard.panics.get()),
     ("mail_taken", "Messages that a shard took from the writer", |shard| shard.mail_taken.get()),
@@ -114,10 +117,11 @@ impl Readings {
         started: Instant,
         admission: Arc<Admission>,
         writer: Arc<WriterStatus>,
+        relays: Arc<RelayStatus>,
         shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     ) -> Self {
         let threads = (0..=shards.len()).map(|_| LoopStatus::default()).collect();
-        Self { gateway, version, started, admission, writer, shards, threads }
+        Self { gateway, version, started, admission, writer, relays, shards, threads }
     }
 
     /// Where the writer is in its life.
@@ -339,6 +343,7 @@ impl Status for Readings {
         families.extend(self.queue_families());
         families.extend(loops::families(self));
         families.extend(self.shard_families());
+        families.extend(self.relays.families());
         families
     }
 }
@@ -352,7 +357,15 @@ mod tests {
     fn readings() -> Readings {
         let admission = Admission::new(&Limits::default(), Moment::default());
         let shards = vec![(None, Arc::default()), (Some(1), Arc::default())];
-        Readings::new("g1".to_owned(), "1", Instant::now(), Arc::new(admission), Arc::default(), shards)
+        Readings::new(
+            "g1".to_owned(),
+            "1",
+            Instant::now(),
+            Arc::new(admission),
+            Arc::default(),
+            Arc::default(),
+            shards,
+        )
     }
 
     #[test]

@@ -12,23 +12,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use gateway_control::relay::{RelayConfig, RelayServices, RelayStatus};
 use gateway_control::{ControlConfig, ControlStopper};
 use gateway_core::admission::Admission;
 use gateway_core::drain::DrainPlan;
 use gateway_core::ids::{GatewayId, ShardId};
 use gateway_core::limits::Limits;
-use gateway_core::mail::{Inbox, Post, mailbox};
-use gateway_core::seam::{ToShard, ToWriter};
+use gateway_core::mail::Post;
+use gateway_core::seam::ToShard;
 use gateway_core::store::GatewayRow;
 use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, WriterConfig};
-use gateway_db_writer::hooks::{EmbeddedHooks, Hooks};
+use gateway_db_writer::hooks::Hooks;
 use gateway_db_writer::{DbWriterConfig, StopHandle, WriterStatus};
 use gateway_shard::{ShardConfig, ShardCounters, ShardError};
 
+use super::embedded::Embedded;
+use super::mail::{Mail, Seat};
 use super::readings::Readings;
 use super::supervision::{End, Event, Meaning, Supervision, WRITER_THREAD, watch};
-use super::{files, hooks, limits};
+use super::{files, hooks, limits, relays};
 use crate::config::{Config, ConfigError, Durability, Lines};
 use crate::error::GatewayError;
 use crate::lock_file::LockFile;
@@ -85,33 +88,28 @@ struct Shared {
     hooks: Arc<Hooks>,
 }
 
-/// The boxes between the threads.
-struct Mail {
-    writer_inbox: Inbox<ToWriter>,
-    to_writer: Vec<Post<ToWriter>>,
-    shard_inboxes: Vec<Inbox<ToShard>>,
-    to_shards: Vec<Post<ToShard>>,
-    /// To ring the shards, for the watchdog; nothing is posted through them.
-    bells: Vec<Post<ToShard>>,
-}
-
 impl Gateway {
-    /// Starts all threads of a gateway in this process. An embedder starts its own log, and may have hooks of
-    /// its own: see `start_with`.
+    /// Starts all threads of a gateway in this process. An embedder starts its own log, and may have hooks and
+    /// services of its own: see `start_with`.
     ///
     /// Nodes are refused until the lease is held: `wait_until_serving` waits for it. The database may
     /// be away; it is waited for. A schema that does not fit ends the gateway: `join` says so.
     pub fn start(config: &Config) -> Result<RunningGateway, GatewayError> {
-        Self::start_with(config, EmbeddedHooks::default())
+        Self::start_with(config, Embedded::default())
     }
 
-    /// The same, with hooks that are written in Rust beside those of the configuration: see [`crate::hooks`].
-    pub fn start_with(config: &Config, embedded: EmbeddedHooks) -> Result<RunningGateway, GatewayError> {
+    /// The same, with hooks that are written in Rust beside those of the configuration, or services in their
+    /// place: see [`crate::hooks`] and [`crate::relays`].
+    pub fn start_with(
+        config: &Config,
+        embedded: impl Into<Embedded>,
+    ) -> Result<RunningGateway, GatewayError> {
+        let Embedded { hooks, relays } = embedded.into();
         let problems = config.check(&Lines::default());
         if !problems.is_empty() {
             return Err(ConfigError { file: None, problems }.into());
         }
-        let hooks = Arc::new(hooks::hooks(config, embedded)?);
+        let hooks = Arc::new(hooks::hooks(config, hooks)?);
         let machine = Machine::look()
             .map_err(|error| GatewayError::Machine(format!("the cpus can't be seen: {error}")))?;
         let plan = plan(&Wishes::of(config), &machine)?;
@@ -129,11 +127,12 @@ impl Gateway {
             hooks,
         };
         let urls = DatabaseUrls::read(config)?;
+        let relays = relays::services(config, relays, &urls.database)?;
         let lock = LockFile::take(&config.gateway.state_dir, &config.gateway.id)?;
         let (listeners, address) =
             limits::bind_listeners(config.listen.address, config.listen.backlog, plan.shards.len())?;
         tracing::info!(%plan, %address, database = %urls.database, "starting gateway {} {VERSION}", config.gateway.id);
-        Threads::start(config, &plan, shared, urls, lock, listeners, address)
+        Threads::start(config, &plan, shared, relays, urls, lock, listeners, address)
     }
 }
 
@@ -166,10 +165,12 @@ struct Threads {
 }
 
 impl Threads {
+    #[allow(clippy::too_many_arguments, reason = "each is one thing of one gateway, named once")]
     fn start(
         config: &Config,
         plan: &Plan,
         shared: Shared,
+        relays: RelayServices,
         urls: DatabaseUrls,
         lock: LockFile,
         listeners: Vec<std::net::TcpListener>,
@@ -180,12 +181,14 @@ impl Threads {
         let mail = Mail::new(&shared.limits, plan.shards.len());
         let counters: Vec<Arc<ShardCounters>> = plan.shards.iter().map(|_| Arc::default()).collect();
         let writer_status = Arc::new(WriterStatus::default());
+        let relay_status = Arc::new(RelayStatus::default());
         let readings = Arc::new(Readings::new(
             config.gateway.id.clone(),
             VERSION,
             shared.started,
             Arc::clone(&shared.admission),
             Arc::clone(&writer_status),
+            Arc::clone(&relay_status),
             plan.shards.iter().copied().zip(counters.iter().cloned()).collect(),
         ));
         // First of the threads: its address stands in the gateway's row.
@@ -194,6 +197,14 @@ impl Threads {
             listen: config.control.listen,
             cpu: plan.control,
             status,
+            relays: Some(RelayConfig {
+                inbox: mail.relay_inbox,
+                to_shards: mail.relays_to_shards,
+                limits: Arc::clone(&shared.limits),
+                started: shared.started,
+                services: relays,
+                status: relay_status,
+            }),
         })
         .map_err(|error| {
             let listen = config.control.listen;
@@ -221,10 +232,9 @@ impl Threads {
         given_up.writer = Some(stopper.clone());
         threads.watch(WRITER_THREAD, move || writer.join().into())?;
 
-        let seats =
-            plan.shards.iter().zip(listeners).zip(mail.to_writer).zip(mail.shard_inboxes).zip(&counters);
-        for (index, ((((cpu, listener), writer), inbox), counters)) in seats.enumerate() {
-            threads.start_shard(index, *cpu, listener, writer, inbox, counters, &shared)?;
+        let seats = plan.shards.iter().zip(listeners).zip(mail.seats).zip(&counters);
+        for (index, (((cpu, listener), seat), counters)) in seats.enumerate() {
+            threads.start_shard(index, *cpu, listener, seat, counters, &shared)?;
         }
         announce_phases(&writer_status, &threads.sender)?;
         given_up.is_complete = true;
@@ -242,14 +252,12 @@ impl Threads {
         })
     }
 
-    #[allow(clippy::too_many_arguments, reason = "each is one thing of one shard, named once")]
     fn start_shard(
         &mut self,
         index: usize,
         cpu: Option<usize>,
         listener: std::net::TcpListener,
-        writer: Post<ToWriter>,
-        inbox: Inbox<ToShard>,
+        seat: Seat,
         counters: &Arc<ShardCounters>,
         shared: &Shared,
     ) -> Result<(), GatewayError> {
@@ -264,8 +272,9 @@ impl Threads {
             tls: Arc::clone(&shared.tls),
             identity: Arc::clone(&shared.identity),
             listener,
-            writer,
-            inbox,
+            writer: seat.to_writer,
+            inbox: seat.inbox,
+            relays: seat.to_relays,
             counters: Arc::clone(counters),
             spin: shared.spin,
             doze: shared.doze,
@@ -309,20 +318,6 @@ impl Drop for GivenUp {
                 writer.stop();
             }
         }
-    }
-}
-
-impl Mail {
-    fn new(limits: &Limits, shards: usize) -> Self {
-        let (to_writer, writer_inbox) = mailbox(limits.to_writer_messages, limits.to_writer_bytes, shards);
-        let (mut shard_inboxes, mut to_shards, mut bells) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..shards {
-            let (mut posts, inbox) = mailbox(limits.to_shard_messages, usize::MAX, 2);
-            shard_inboxes.push(inbox);
-            bells.extend(posts.pop());
-            to_shards.extend(posts.pop());
-        }
-        Self { writer_inbox, to_writer, shard_inboxes, to_shards, bells }
     }
 }
 

@@ -121,8 +121,15 @@ mod tests {
         let admission = Arc::new(Admission::new(&Limits::default(), Moment::default()));
         let writer: Arc<WriterStatus> = Arc::default();
         let shards = vec![(None, Arc::default())];
-        let readings =
-            Readings::new("g".to_owned(), "1", Instant::now(), admission, Arc::clone(&writer), shards);
+        let readings = Readings::new(
+            "g".to_owned(),
+            "1",
+            Instant::now(),
+            admission,
+            Arc::clone(&writer),
+            Arc::default(),
+            shards,
+        );
         let readings = Arc::new(readings);
         let mut turns = Turns::new(Arc::clone(&readings));
         let shown = |name: &str| {

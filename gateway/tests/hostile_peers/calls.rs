@@ -3,15 +3,15 @@
 //! 1. A call that gRPC knows gets a gRPC status and a sentence; what is no call, an HTTP status.
 
 use gateway_proto::health::{HealthCheckRequest, HealthCheckResponse};
-use gateway_proto::v1::JoinRequest;
+use gateway_proto::v1::{FetchSecretRequest, JoinRequest, RenewRequest};
 use gateway_proto::{framing, path};
 use gateway_testbed::node::{Arrival, Target};
 use gateway_testbed::raw::{RawCall, RawConnection};
 use http::{HeaderMap, Method, Request};
 use prost::Message;
 
-use crate::stage::{Stage, UNAUTHENTICATED, UNIMPLEMENTED, ends};
-use crate::support::{SOON, within};
+use crate::stage::{INVALID_ARGUMENT, Stage, UNAUTHENTICATED, UNIMPLEMENTED, ends};
+use crate::support::{SOON, UNAVAILABLE, within};
 
 const NOT_SHOWN: &str = "no client certificate was shown; this call needs the node's certificate";
 const NOT_FOUND: u32 = 5;
@@ -35,15 +35,25 @@ async fn call_with(target: &Target, path: &str, headers: HeaderMap) -> RawCall {
 }
 
 async fn not_offered(peer: &Target) {
-    for (path, name) in [
-        (path::JOIN, "Join"),
-        (path::RENEW, "Renew"),
-        (path::FETCH_SECRET, "FetchSecret"),
-        (path::TUNNEL, "Tunnel"),
+    let mut tunnel = call(peer, path::TUNNEL).await;
+    ends(&mut tunnel, UNIMPLEMENTED, "Tunnel is not offered by this gateway yet").await;
+    for (path, name, service) in [
+        (path::JOIN, "Join", "join service"),
+        (path::RENEW, "Renew", "renewal service"),
+        (path::FETCH_SECRET, "FetchSecret", "secret broker"),
     ] {
         let mut call = call(peer, path).await;
-        call.send_bytes(framing::encode(&JoinRequest::default()));
-        ends(&mut call, UNIMPLEMENTED, &format!("{name} is not offered by this gateway yet")).await;
+        let request = JoinRequest { token: "t".into(), csr_der: vec![1].into(), ..JoinRequest::default() };
+        let request = match path {
+            path::RENEW => framing::encode(&RenewRequest { csr_der: vec![1].into() }),
+            path::FETCH_SECRET => {
+                framing::encode(&FetchSecretRequest { name: "n".into(), version: String::new() })
+            }
+            _ => framing::encode(&request),
+        };
+        call.send_bytes(request);
+        let sentence = format!("{name} is not offered by this gateway: it knows no {service}");
+        ends(&mut call, UNAVAILABLE, &sentence).await;
     }
     for path in [
         "/gateway.v1.NodeGateway/Sessions",
@@ -66,7 +76,8 @@ async fn without_certificate(nobody: &Target) {
     }
     // Join needs none, so what it lacks is told.
     let mut join = call(nobody, path::JOIN).await;
-    ends(&mut join, UNIMPLEMENTED, "Join is not offered by this gateway yet").await;
+    join.send_bytes(framing::encode(&JoinRequest::default()));
+    ends(&mut join, INVALID_ARGUMENT, "token is 0 bytes; it must be 1 to 8192").await;
     // And a load balancer may look at the health.
     let mut check = call(nobody, path::HEALTH_CHECK).await;
     check.send_bytes(framing::encode(&HealthCheckRequest::default()));

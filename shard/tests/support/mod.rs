@@ -7,6 +7,7 @@
 
 pub mod client;
 pub mod pki;
+pub mod relays;
 pub mod writer;
 
 use std::future::Future;
@@ -24,6 +25,7 @@ use gateway_shard::{IdentityRules, ShardConfig, ShardCounters, ShardHandle, bind
 
 use client::Client;
 use pki::{NodeCertificate, Pki};
+use relays::Relays;
 use writer::Writer;
 
 /// How long anything that must happen may take here.
@@ -34,6 +36,7 @@ pub struct Gateway {
     pub addr: SocketAddr,
     pub pki: Pki,
     pub writer: Writer,
+    pub relays: Relays,
     pub admission: Arc<Admission>,
     pub counters: Vec<Arc<ShardCounters>>,
     pub posts: Vec<Post<ToShard>>,
@@ -58,16 +61,18 @@ impl Gateway {
         let admission = Arc::new(Admission::new(&limits, Moment::default()));
         let (writer_posts, writer_inbox) =
             mailbox(limits.to_writer_messages, limits.to_writer_bytes, usize::from(count));
+        let (mut relay_posts, relay_inbox) = mailbox(4, 1 << 20, usize::from(count));
         let tls = tls::server_config(&pki.server_chain, &pki.server_key, &pki.roots).unwrap();
         let mut addr: SocketAddr = ([127, 0, 0, 1], 0).into();
         let (mut shards, mut counters) = (Vec::new(), Vec::new());
-        let (mut posts, mut writers_posts) = (Vec::new(), Vec::new());
+        let (mut posts, mut writers_posts, mut relays_posts) = (Vec::new(), Vec::new(), Vec::new());
         for (index, writer) in writer_posts.into_iter().enumerate() {
             let listener = bind_reuse_port(addr, 8192).unwrap();
             addr = listener.local_addr().unwrap();
-            let (mut shard_posts, inbox) = mailbox(limits.to_shard_messages, 1 << 20, 2);
+            let (mut shard_posts, inbox) = mailbox(limits.to_shard_messages, 1 << 20, 3);
             posts.push(shard_posts.pop().unwrap());
             writers_posts.push(shard_posts.pop().unwrap());
+            relays_posts.push(shard_posts.pop().unwrap());
             counters.push(Arc::<ShardCounters>::default());
             let config = ShardConfig {
                 shard: ShardId(index as u16),
@@ -82,6 +87,7 @@ impl Gateway {
                 listener,
                 writer,
                 inbox,
+                relays: relay_posts.pop().unwrap(),
                 counters: Arc::clone(&counters[index]),
                 spin: Duration::ZERO,
                 doze: Duration::from_millis(40),
@@ -92,6 +98,7 @@ impl Gateway {
             addr,
             pki,
             writer: Writer::start(writer_inbox, writers_posts),
+            relays: Relays::new(relay_inbox, relays_posts),
             admission,
             counters,
             posts,

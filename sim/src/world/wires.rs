@@ -415,6 +415,7 @@ impl World {
                     });
                 }
             }
+            ToShard::Relayed(answer) => unreachable!("a writer passes no call on: {answer:?}"),
             ToShard::Stop => {
                 self.processes[process].serving[usize::from(shard.0)] = false;
                 for key in of_shard(&self.processes[process]) {

@@ -1,0 +1,48 @@
+//! The boxes between the threads of a gateway, made together.
+//!
+//! 1. A shard's box has one post for the writer, one for the relays, and one that only rings it.
+//! 2. A shard learns that its writer is gone only when all three are: whoever holds one lets go of it when
+//!    the gateway ends.
+
+use gateway_core::limits::{Limits, MAX_RELAY_BYTES};
+use gateway_core::mail::{Inbox, Post, mailbox};
+use gateway_core::relay::RelayRequest;
+use gateway_core::seam::{ToShard, ToWriter};
+
+/// Calls that may wait until the relays look; those that wait for a service wait elsewhere.
+const RELAY_MESSAGES: usize = 1024;
+
+pub(super) struct Mail {
+    pub(super) writer_inbox: Inbox<ToWriter>,
+    pub(super) to_shards: Vec<Post<ToShard>>,
+    pub(super) relay_inbox: Inbox<RelayRequest>,
+    pub(super) relays_to_shards: Vec<Post<ToShard>>,
+    /// To ring the shards, for the watchdog; nothing is posted through them.
+    pub(super) bells: Vec<Post<ToShard>>,
+    /// One for each shard, in order.
+    pub(super) seats: Vec<Seat>,
+}
+
+/// What one shard has of the boxes.
+pub(super) struct Seat {
+    pub(super) inbox: Inbox<ToShard>,
+    pub(super) to_writer: Post<ToWriter>,
+    pub(super) to_relays: Post<RelayRequest>,
+}
+
+impl Mail {
+    pub(super) fn new(limits: &Limits, shards: usize) -> Self {
+        let (to_writer, writer_inbox) = mailbox(limits.to_writer_messages, limits.to_writer_bytes, shards);
+        let (to_relays, relay_inbox) = mailbox(RELAY_MESSAGES, MAX_RELAY_BYTES, shards);
+        let (mut to_shards, mut relays_to_shards, mut bells) = (Vec::new(), Vec::new(), Vec::new());
+        let seats = to_writer.into_iter().zip(to_relays).map(|(to_writer, to_relays)| {
+            let (mut posts, inbox) = mailbox(limits.to_shard_messages, usize::MAX, 3);
+            bells.extend(posts.pop());
+            relays_to_shards.extend(posts.pop());
+            to_shards.extend(posts.pop());
+            Seat { inbox, to_writer, to_relays }
+        });
+        let seats = seats.collect();
+        Self { writer_inbox, to_shards, relay_inbox, relays_to_shards, bells, seats }
+    }
+}
