@@ -2,7 +2,8 @@
 """Runs the stories of the node protocol against a real gateway, with stock client libraries.
 
 Owns: the command line. The stories are in `session_stories.py`, `command_stories.py`,
-`event_stories.py`, `report_stories.py`, `inventory_stories.py`, `lane_stories.py` and `spec_stories.py`; run it through
+`event_stories.py`, `report_stories.py`, `inventory_stories.py`, `lane_stories.py`, `spec_stories.py` and
+`relay_stories.py`; run it through
 `conformance/run`, which brings the libraries.
 
 Exit status: 0 every story that ran passed, 1 a story failed, 2 the run could not start.
@@ -23,6 +24,7 @@ import report_stories  # noqa: F401
 import inventory_stories  # noqa: F401
 import lane_stories  # noqa: F401
 import spec_stories  # noqa: F401
+import relay_stories  # noqa: F401
 from database import Database
 from node import Identity, Node
 from story import STORIES, World, run
@@ -54,6 +56,9 @@ def arguments() -> argparse.Namespace:
     flag("--stranger-cert", "certificate of another authority, to be refused")
     flag("--stranger-key", "its private key")
     flag("--small-bucket-endpoint", "HOST:PORT of a gateway with a small token bucket of session opens")
+    flag("--join-token", "join tokens, separated by commas: one for each story that joins")
+    flag("--secret-name", "name of a secret that nodes which join may fetch")
+    flag("--secret-value", "the value of that secret, as text")
     flag("--proto", "folder with gateway/v1/gateway.proto (default: that of the checkout)")
     parser.add_argument(
         "--expect-small-bucket", action="store_true", help="the gateway at --endpoint itself has the small bucket"
@@ -95,6 +100,9 @@ def world_of(options: argparse.Namespace) -> World:
         world.stranger = node(options.stranger_cert, options.stranger_key, f"stranger-{uuid.uuid4()}")
     if options.expect_small_bucket or options.small_bucket_endpoint:
         world.small_bucket = node(*first, endpoint=options.small_bucket_endpoint or options.endpoint)
+    world.join_tokens = [token for token in (options.join_token or "").split(",") if token]
+    if options.secret_name and options.secret_value:
+        world.known_secret = (options.secret_name, options.secret_value)
     return world
 
 

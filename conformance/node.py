@@ -54,14 +54,14 @@ class Node:
         self.wire = wire
         self.endpoint = endpoint
         self.identity = identity
-        self._ca = ca
-        self._server_name = server_name
+        self.ca = ca
+        self.server_name = server_name
         self.boot_id = f"boot-{time.time_ns()}"
 
     def channel(self, options=()) -> grpc.Channel:
         """A connection of its own: no story shares one by accident."""
         certificate, key = (self.identity.certificate, self.identity.key) if self.identity else (None, None)
-        credentials = grpc.ssl_channel_credentials(self._ca, key, certificate)
+        credentials = grpc.ssl_channel_credentials(self.ca, key, certificate)
         options = [
             *options,
             ("grpc.enable_retries", 0),
@@ -69,8 +69,8 @@ class Node:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
         ]
-        if self._server_name:
-            options.append(("grpc.ssl_target_name_override", self._server_name))
+        if self.server_name:
+            options.append(("grpc.ssl_target_name_override", self.server_name))
         return grpc.secure_channel(self.endpoint, credentials, options)
 
     def open(self, compression=grpc.Compression.NoCompression, options=()) -> "Session":

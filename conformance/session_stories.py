@@ -243,3 +243,25 @@ def health_is_serving(world: World):
         check(status == health.HealthCheckResponse.SERVING, f"Watch says {status}")
     finally:
         channel.close()
+
+
+@story
+def health_of_an_unknown_service(world: World):
+    """Of a service that is not there Check ends NOT_FOUND, and Watch says SERVICE_UNKNOWN and stays."""
+    health = world.wire.health
+    channel = world.anonymous.channel()
+    try:
+        stub = world.wire.health_grpc.HealthStub(channel)
+        request = health.HealthCheckRequest(service="no.such.Service")
+        try:
+            stub.Check(request, timeout=10)
+            check(False, "Check was answered OK")
+        except grpc.RpcError as error:
+            check(error.code() == Code.NOT_FOUND, f"Check ended {error.code().name}; expected NOT_FOUND")
+        watch = stub.Watch(request, timeout=10)
+        status = next(watch).status
+        check(status == health.HealthCheckResponse.SERVICE_UNKNOWN, f"Watch says {status}")
+        check(watch.is_active(), "Watch ended after its first answer")
+        watch.cancel()
+    finally:
+        channel.close()

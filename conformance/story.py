@@ -10,7 +10,7 @@ Owns: the registry of stories and the runner. Never: what a story shows.
 import time
 import traceback
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 
@@ -42,6 +42,8 @@ class World:
     second_node: Node | None = None
     stranger: Node | None = None
     small_bucket: Node | None = None
+    join_tokens: list = field(default_factory=list)
+    known_secret: tuple | None = None
 
     def lane(self, word="lane") -> str:
         """A lane's name that no other story has."""
@@ -50,6 +52,18 @@ class World:
     def enqueue(self, lane: str, **more) -> uuid.UUID:
         """Enqueues a command for the node."""
         return self.database.enqueue(self.node.identity.node_id, lane, **more)
+
+    def join_token(self) -> str:
+        """A join token that no other story has."""
+        if not self.join_tokens:
+            raise NotGiven("needs --join-token, one for each story that joins")
+        return self.join_tokens.pop()
+
+    def secret(self) -> tuple:
+        """Name and value of a secret that joined nodes may fetch."""
+        if self.known_secret is None:
+            raise NotGiven("needs --secret-name and --secret-value")
+        return self.known_secret
 
     def needs(self, what: str) -> Node:
         """A part of the world that was given only if its flags were."""

@@ -5,6 +5,7 @@
 //! 2. A gateway runs with its defaults, but for what a run has to set: the admission asked for, room
 //!    for all sessions, the heartbeat asked for.
 
+mod enrolling;
 mod members;
 
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use gateway_testbed::authority::Authority;
 use gateway_testbed::balancer::{Balancer, BalancerOptions, Server};
 use gateway_testbed::cluster::{Cluster, ClusterError, ClusterOptions};
 use gateway_testbed::database::register_nodes;
@@ -52,6 +54,8 @@ pub(crate) struct WorldPlan {
     pub(crate) opens_per_second: Option<u32>,
     /// The leases' time to live; `None`: the gateway's own.
     pub(crate) lease_ttl: Option<Duration>,
+    /// Whether a development authority stands behind the gateway, so that machines can join.
+    pub(crate) authority: bool,
 }
 
 impl WorldPlan {
@@ -68,6 +72,7 @@ impl WorldPlan {
             gateways: 1,
             opens_per_second: None,
             lease_ttl: None,
+            authority: false,
         }
     }
 }
@@ -77,6 +82,7 @@ impl WorldPlan {
 pub(crate) struct World {
     balancers: Vec<Balancer>,
     gateway: Gateway,
+    authority: Option<Authority>,
     cluster: Option<Cluster>,
     pki: Pki,
     files: Option<GatewayFiles>,
@@ -127,6 +133,7 @@ impl World {
                 Ok(Self {
                     balancers: Vec::new(),
                     gateway,
+                    authority: None,
                     cluster: None,
                     pki,
                     files: None,
@@ -175,6 +182,8 @@ impl World {
         options.shards = plan.gateway.shards;
         options.orphan_folder = folder.as_ref().map(|folder| folder.path().to_owned());
         options.extra = gateway_toml(plan)?;
+        let authority = enrolling::start(plan.authority, &pki, &database_url).await?;
+        options.upstream_url = authority.as_ref().map(Authority::url);
         say("migrating the database and starting the gateway …");
         let migrated = options.migrate().await;
         match folder.is_some() {
@@ -191,6 +200,7 @@ impl World {
         Ok(Self {
             balancers,
             gateway: Gateway::Own(members),
+            authority,
             cluster: Some(cluster),
             pki,
             files: Some(files),
@@ -206,6 +216,11 @@ impl World {
 
     pub(crate) fn pki(&self) -> &Pki {
         &self.pki
+    }
+
+    /// The development authority, where the plan has one.
+    pub(crate) fn authority(&self) -> Option<&Authority> {
+        self.authority.as_ref()
     }
 
     /// The run's nodes, by the names in their certificates.

@@ -11,7 +11,7 @@ mod program;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use program::{build_gateway, harness, left_in, open_folder, text};
 use rustix::process::{Pid, Signal, kill_process};
@@ -91,6 +91,50 @@ fn a_run_without_its_gateway_fails_with_what_to_do() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output).contains("--gateway-bin"), "{}", text(&output));
     assert_eq!(left_in(folder.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_machine_joins_the_demo_with_the_command_that_it_prints_and_is_a_node_then() {
+    build_gateway();
+    let folder = open_folder();
+    let mut demo = harness(folder.path())
+        .args(["demo", "--keep", "--sessions", "2", "--duration", "1s", "--listen", "127.0.0.1:0", "--dir"])
+        .arg(folder.path().join("demo"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let join = lines.find(|line| line.contains("conformance/join")).expect("it prints how to join");
+    let psql = lines.find(|line| line.contains("psql")).expect("it prints how to enqueue");
+    let run = |command: &str| {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        Command::new("bash").args(["-c", command]).current_dir(checkout).output().unwrap()
+    };
+    let joined = run(&join);
+    assert!(joined.status.success(), "{}", text(&joined));
+    let told = text(&joined);
+    let field = |name: &str| {
+        told.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
+    };
+    assert!(field("node id").ends_with("/node/joined-node"), "{told}");
+    let again = run(&join);
+    assert_eq!(again.status.code(), Some(1), "{}", text(&again));
+    assert!(text(&again).contains("UNAUTHENTICATED: the join token was used before"), "{}", text(&again));
+    // With what it has now, it is a node like any other.
+    let option = |name: &str| join.split(name).nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let database = psql.split('\'').nth(1).unwrap();
+    let story = run(&format!(
+        "conformance/run --endpoint {} --ca {} --cert {} --key {} --node-id {} --database '{database}' --story command_roundtrip",
+        option("--endpoint"),
+        option("--ca"),
+        field("certificate"),
+        field("key"),
+        field("node id"),
+    ));
+    assert!(story.status.success(), "{}", text(&story));
+    kill_process(Pid::from_raw(i32::try_from(demo.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(demo.wait().unwrap().code(), Some(0), "{rest:?}");
 }
 
 #[test]

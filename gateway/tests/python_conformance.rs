@@ -11,7 +11,9 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
+use gateway_testbed::authority::Authority;
 use gateway_testbed::pki::{Identity, WrongCertificate};
 use support::World;
 
@@ -21,7 +23,13 @@ const SMALL_BUCKET: &str = "[admission]\nopens_per_second = 1\nopens_burst = 3\n
 #[tokio::test]
 async fn a_stock_python_client_finds_every_story_of_the_protocol_kept() {
     let world = World::new("python_conformance").await;
-    let gateway = world.gateway("defaults", DEFAULTS).await;
+    let hour = Duration::from_secs(3600);
+    let authority = Authority::start(&world.pki, ([127, 0, 0, 1], 0).into(), &world.url, hour).await.unwrap();
+    authority.keep_secret("conformance", "1", "only for nodes");
+    let tokens: Vec<String> = (0..3).map(|n| authority.mint_token(&format!("joined-{n}"), hour)).collect();
+    let mut options = world.options("defaults", DEFAULTS);
+    options.upstream_url = Some(authority.url());
+    let gateway = world.start(options).await;
     let small = world.gateway("small-bucket", SMALL_BUCKET).await;
     let folder = tempfile::tempdir().unwrap();
     let write = |identity: Identity, name: &str| identity.write(folder.path(), name).unwrap();
@@ -40,6 +48,8 @@ async fn a_stock_python_client_finds_every_story_of_the_protocol_kept() {
         .args(["--second-cert", &text(&second.0), "--second-key", &text(&second.1)])
         .args(["--second-node-id", &world.id("second")])
         .args(["--stranger-cert", &text(&stranger.0), "--stranger-key", &text(&stranger.1)])
+        .args(["--join-token", &tokens.join(","), "--secret-name", "conformance"])
+        .args(["--secret-value", "only for nodes"])
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()

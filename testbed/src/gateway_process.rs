@@ -58,6 +58,8 @@ pub struct GatewayOptions {
     /// Port 0: any free one.
     pub listen: String,
     pub shards: Option<u16>,
+    /// Where Join, Renew and FetchSecret go; `None`: nowhere.
+    pub upstream_url: Option<String>,
     /// Further TOML, merged over the rest key by key.
     pub extra: String,
     pub environment: Vec<(String, String)>,
@@ -78,6 +80,7 @@ impl GatewayOptions {
             trust_domain: Some(crate::pki::TRUST_DOMAIN.to_owned()),
             listen: "127.0.0.1:0".to_owned(),
             shards: None,
+            upstream_url: None,
             extra: String::new(),
             environment: Vec::new(),
             ready_timeout: Duration::from_secs(60),
@@ -128,6 +131,19 @@ impl GatewayOptions {
         section("control", vec![("listen", text("127.0.0.1:0"))]);
         if let Some(shards) = self.shards {
             section("shards", vec![("count", Value::Integer(shards.into()))]);
+        }
+        if let Some(url) = &self.upstream_url {
+            section(
+                "upstream",
+                vec![
+                    ("join_url", text(url)),
+                    ("renew_url", text(url)),
+                    ("secret_url", text(url)),
+                    ("ca", path(&self.files.internal_ca)),
+                    ("certificate", path(&self.files.internal_certificate)),
+                    ("key", path(&self.files.internal_key)),
+                ],
+            );
         }
         merge(&mut config, self.extra.parse()?);
         Ok(config.to_string())
@@ -358,6 +374,9 @@ mod tests {
             key: file("gateway.key"),
             node_ca: file("node-ca.crt"),
             server_ca: file("server-ca.crt"),
+            internal_ca: file("internal-ca.crt"),
+            internal_certificate: file("internal.crt"),
+            internal_key: file("internal.key"),
         };
         GatewayOptions::new(binary, dir.to_owned(), "postgresql:///x?host=/tmp".to_owned(), files)
     }

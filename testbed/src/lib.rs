@@ -10,6 +10,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod authority;
 pub mod balancer;
 pub mod bare;
 pub mod clock;

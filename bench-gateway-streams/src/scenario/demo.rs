@@ -27,6 +27,9 @@ use crate::tracker::Tracker;
 use crate::world::{World, WorldPlan};
 
 const OWN_NODE: &str = "my-node";
+/// The node that the join token is for.
+const JOINING_NODE: &str = "joined-node";
+const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
 const FRAME_EVERY: Duration = Duration::from_millis(250);
 const LINE_EVERY: Duration = Duration::from_secs(4);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -77,6 +80,7 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
         cluster_dir: cluster_folder(&dir)?,
         dir: Some(dir),
         listen: arguments.listen.unwrap_or_else(free_address),
+        authority: arguments.keep,
         ..WorldPlan::new(arguments.sessions, Duration::from_secs(10), gateway)
     }))
     .await?;
@@ -284,7 +288,8 @@ async fn invite(world: &World) -> anyhow::Result<()> {
     print(&format!("  certificate  {}", certificate.display()));
     print(&format!("  key          {}", key.display()));
     print(&format!("  node id      {node_id}"));
-    print("and enqueue a command to it:");
+    invite_by_token(world, &server_ca)?;
+    print("Enqueue a command to it:");
     print(&format!(
         "  psql '{}' -c \"SELECT enqueue_command(node_id => '{node_id}', kind => 'hello', payload => 'world')\"",
         world.database_url()
@@ -295,6 +300,33 @@ async fn invite(world: &World) -> anyhow::Result<()> {
         world.database_url()
     ));
     Ok(())
+}
+
+/// What a machine needs that has no certificate yet.
+fn invite_by_token(world: &World, server_ca: &Path) -> anyhow::Result<()> {
+    let Some(authority) = world.authority() else { return Ok(()) };
+    let file = world.dir().join(OWN_NODE).join("join-token");
+    authority.keep_secret("greeting", "1", "hello from the secret broker");
+    write_for_us_alone(&file, &authority.mint_token(JOINING_NODE, TOKEN_LIFE))?;
+    print("or let a machine join that has no certificate yet, with a token that is good once, for a day:");
+    print(&format!(
+        "  conformance/join --endpoint {} --ca {} --token-file {} --out {}",
+        world.address(),
+        server_ca.display(),
+        file.display(),
+        world.dir().join(JOINING_NODE).display()
+    ));
+    Ok(())
+}
+
+fn write_for_us_alone(file: &Path, text: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    // A file that is there keeps its mode when it is opened.
+    let _ = std::fs::remove_file(file);
+    let mut opened = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+    writeln!(opened, "{text}").with_context(|| format!("writing {}", file.display()))
 }
 
 fn suggest() {

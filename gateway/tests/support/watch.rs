@@ -93,6 +93,10 @@ pub struct Seen {
     pub beats: Vec<(Arc<str>, u64, Duration)>,
     /// Nodes that were told to leave, and after how long.
     pub drains: Vec<(Arc<str>, Duration)>,
+    /// Renewed certificates: node, serial.
+    pub renewals: Vec<(Arc<str>, String)>,
+    /// Renewals that were refused or lost.
+    pub failed_renewals: Vec<(Arc<str>, End)>,
     epochs: HashMap<Arc<str>, u64>,
     last: VecDeque<String>,
 }
@@ -188,6 +192,8 @@ impl Seen {
             NodeEvent::HeartbeatAcked { round_trip, .. } => {
                 self.beats.push((node, monotonic_ns(), round_trip));
             }
+            NodeEvent::Renewed { serial } => self.renewals.push((node, serial)),
+            NodeEvent::RenewalFailed { end } => self.failed_renewals.push((node, end)),
             NodeEvent::DrainAsked { reconnect_after } => self.drains.push((node, reconnect_after)),
             NodeEvent::Ended { end, at_ns, .. } => self.ended.push(Ended { node, end, at_ns }),
         }

@@ -11,6 +11,7 @@
 mod alert;
 mod call;
 mod end;
+mod enrolment;
 mod events;
 mod inventory;
 mod journal;
@@ -21,6 +22,7 @@ mod session;
 mod specs;
 mod statuses;
 mod task;
+mod unary;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,13 +33,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use self::task::renewing::renew_for_ever;
+
 pub use self::call::{Arrival, Call, Target};
 pub use self::end::{End, EndKind};
+pub use self::enrolment::{Credential, Enrolment};
 pub use self::inventory::hash_of;
 pub use self::journal::{ExecutionLog, LogEvent, LogLine};
 pub use self::memory::{Memory, Settled, Verdict, is_terminal, state_name};
 pub use self::observer::{NoObserver, NodeEvent, NodeEvents, NotSeen, Observed, Observer, ReceivedCommand};
 pub use self::redial::{Redial, RedialBounds, Redialer};
+pub use self::unary::unary;
 
 /// How commands are executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +107,8 @@ pub struct NodeOptions {
     /// The node id of its certificate.
     pub name: String,
     pub target: Target,
+    /// Where its certificates come from; `None`: the targets show the one that it has for good.
+    pub enrolment: Option<Arc<Enrolment>>,
     /// Where it dials in turn with `target`, after each end of a session and each `Drain`.
     pub elsewhere: Vec<Target>,
     /// Name and capacity.
@@ -134,6 +142,7 @@ impl NodeOptions {
         Self {
             name: name.to_owned(),
             target,
+            enrolment: None,
             elsewhere: Vec::new(),
             lanes: vec![("default".to_owned(), 16)],
             behaviour: Behaviour::default(),
@@ -161,6 +170,8 @@ enum Control {
     Emit(String, Bytes, Option<SignedEnvelope>),
     Tell(String, String, Bytes),
     Section(String, Bytes),
+    /// There is a new certificate.
+    Renewed,
     Cut,
     Goodbye,
 }
@@ -178,7 +189,18 @@ impl Node {
     pub fn start(options: NodeOptions) -> Self {
         let (control, orders) = mpsc::unbounded_channel();
         let name: Arc<str> = Arc::from(options.name.as_str());
-        let task = tokio::spawn(task::NodeTask::new(Arc::clone(&name), options, orders).run());
+        let renewing = options.enrolment.clone().map(|enrolment| {
+            let (target, observer) = (options.target.clone(), Arc::clone(&options.observer));
+            renew_for_ever(Arc::clone(&name), enrolment, target, observer, control.downgrade())
+        });
+        let running = task::NodeTask::new(Arc::clone(&name), options, orders).run();
+        let task = tokio::spawn(async move {
+            let Some(renewing) = renewing else { return running.await };
+            tokio::select! {
+                memory = running => memory,
+                never = renewing => match never {},
+            }
+        });
         Self { name, control, task }
     }
 

@@ -53,6 +53,10 @@ pub enum NodeEvent {
     HeartbeatAcked { sequence: u64, round_trip: Duration },
     /// `Drain` came.
     DrainAsked { reconnect_after: Duration },
+    /// It has a new certificate, with this serial.
+    Renewed { serial: String },
+    /// Its certificate could not be renewed.
+    RenewalFailed { end: End },
     /// A session ended or was not opened; `redial_after` is `None` where the node stops.
     Ended { end: End, redial_after: Option<Duration>, at_ns: u64 },
 }

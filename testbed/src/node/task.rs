@@ -5,6 +5,7 @@
 
 mod answers;
 pub(super) mod moving;
+pub(super) mod renewing;
 mod specs;
 
 use std::cmp::Reverse;
@@ -306,6 +307,11 @@ impl NodeTask {
             Control::Section(section, body) => {
                 self.inventory.set(section, body, self.options.behaviour.sends_changes);
                 self.send_sections();
+            }
+            Control::Renewed => {
+                if let Phase::Live(session) = &mut self.phase {
+                    session.drain(Duration::ZERO, Instant::now());
+                }
             }
             Control::Cut => {
                 if !matches!(self.phase, Phase::Waiting(_)) {

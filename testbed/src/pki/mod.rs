@@ -1,5 +1,5 @@
-//! A throw-away PKI: an authority for nodes, one for servers, and certificates of each kind, the
-//! wrong kinds too.
+//! A throw-away PKI: an authority for nodes, one for servers, one for what is spoken behind the gateways,
+//! and certificates of each kind, the wrong kinds too.
 //!
 //! All keys are ECDSA P-256. A node's certificate carries one URI SAN,
 //! `spiffe://<trust-domain>/site/<site>/node/<node>`, and the clientAuth usage.
@@ -8,6 +8,7 @@
 //! 2. Keys go to disk readable by their owner alone.
 //! 3. Nothing here is for production: the authorities' keys lie beside their certificates.
 
+mod issuing;
 mod wrong;
 
 use std::fmt;
@@ -22,11 +23,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
     IsCa, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
 };
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::WebPkiServerVerifier;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
+pub use self::issuing::{ClientTls, IssuedCertificate, NodeIssuer};
 pub use self::wrong::WrongCertificate;
 
 /// The trust domain of every testbed PKI.
@@ -114,13 +116,15 @@ impl Authority {
     }
 }
 
-/// Authorities for nodes and for servers, and what they sign.
+/// Authorities for nodes, for servers and for the inside, and what they sign.
 pub struct Pki {
-    nodes: Authority,
+    nodes: Arc<Authority>,
     // Of the node authority: after a second start, its certificate is the stored one.
     nodes_pem: String,
     servers: Authority,
     servers_pem: String,
+    internal: Authority,
+    internal_pem: String,
     trust_domain: String,
     verifier: Arc<WebPkiServerVerifier>,
 }
@@ -134,25 +138,30 @@ impl fmt::Debug for Pki {
 impl Pki {
     /// New authorities, in memory.
     pub fn new() -> Result<Self, PkiError> {
-        let (nodes, servers) = (Authority::new("testbed node CA")?, Authority::new("testbed server CA")?);
-        let (nodes_pem, servers_pem) = (nodes.0.pem(), servers.0.pem());
-        Self::with(nodes, nodes_pem, servers, servers_pem)
+        let new = |name| {
+            Authority::new(name).map(|authority| {
+                let pem = authority.0.pem();
+                (authority, pem)
+            })
+        };
+        Self::with(new("testbed node CA")?, new("testbed server CA")?, new("testbed internal CA")?)
     }
 
     /// The authorities kept in `folder`, which gets new ones where it has none.
     pub fn open(folder: &Path) -> Result<Self, PkiError> {
         fs::create_dir_all(folder)
             .map_err(|error| PkiError::Io { doing: format!("making {}", folder.display()), error })?;
-        let (nodes, nodes_pem) = stored_authority(folder, "node-ca", "testbed node CA")?;
-        let (servers, servers_pem) = stored_authority(folder, "server-ca", "testbed server CA")?;
-        Self::with(nodes, nodes_pem, servers, servers_pem)
+        Self::with(
+            stored_authority(folder, "node-ca", "testbed node CA")?,
+            stored_authority(folder, "server-ca", "testbed server CA")?,
+            stored_authority(folder, "internal-ca", "testbed internal CA")?,
+        )
     }
 
     fn with(
-        nodes: Authority,
-        nodes_pem: String,
-        servers: Authority,
-        servers_pem: String,
+        (nodes, nodes_pem): (Authority, String),
+        (servers, servers_pem): (Authority, String),
+        (internal, internal_pem): (Authority, String),
     ) -> Result<Self, PkiError> {
         let mut roots = RootCertStore::empty();
         let root = CertificateDer::from_pem_slice(servers_pem.as_bytes())
@@ -161,7 +170,8 @@ impl Pki {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
             .build()
             .map_err(|error| rustls::Error::General(error.to_string()))?;
-        Ok(Self { nodes, nodes_pem, servers, servers_pem, trust_domain: TRUST_DOMAIN.to_owned(), verifier })
+        let (nodes, trust_domain) = (Arc::new(nodes), TRUST_DOMAIN.to_owned());
+        Ok(Self { nodes, nodes_pem, servers, servers_pem, internal, internal_pem, trust_domain, verifier })
     }
 
     /// The trust domain of the nodes' URIs.
@@ -215,18 +225,8 @@ impl Pki {
     /// What a client of the gateway uses; without an identity it shows no certificate. TLS 1.3
     /// alone, no resumption, ALPN `h2`.
     pub fn client_config(&self, identity: Option<&Identity>) -> Result<ClientConfig, PkiError> {
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_webpki_verifier(Arc::clone(&self.verifier));
-        let mut config = match identity {
-            Some(identity) => {
-                builder.with_client_auth_cert(vec![identity.certificate().clone()], identity.key())?
-            }
-            None => builder.with_no_client_auth(),
-        };
-        config.resumption = Resumption::disabled();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(config)
+        let shown = identity.map(|identity| (vec![identity.certificate().clone()], identity.key()));
+        self.client_tls().config(shown)
     }
 
     /// Writes what a gateway's configuration names into `folder`.
@@ -237,7 +237,18 @@ impl Pki {
         let (node_ca, server_ca) = (folder.join("node-ca.crt"), folder.join("server-ca.crt"));
         write_file(&node_ca, &self.nodes_pem, 0o644)?;
         write_file(&server_ca, &self.servers_pem, 0o644)?;
-        Ok(GatewayFiles { certificate, key, node_ca, server_ca })
+        let (internal_certificate, internal_key) = self.internal_client()?.write(folder, "internal")?;
+        let internal_ca = folder.join("internal-ca.crt");
+        write_file(&internal_ca, &self.internal_pem, 0o644)?;
+        Ok(GatewayFiles {
+            certificate,
+            key,
+            node_ca,
+            server_ca,
+            internal_ca,
+            internal_certificate,
+            internal_key,
+        })
     }
 }
 
@@ -250,6 +261,10 @@ pub struct GatewayFiles {
     pub node_ca: PathBuf,
     /// For nodes: the roots of the gateway's certificate.
     pub server_ca: PathBuf,
+    /// For `[upstream]`: the roots of services, and what the gateway shows to them.
+    pub internal_ca: PathBuf,
+    pub internal_certificate: PathBuf,
+    pub internal_key: PathBuf,
 }
 
 /// The URI that names a node.

@@ -54,8 +54,15 @@ impl NodeTask {
             0 => self.options.target.clone(),
             turn => self.options.elsewhere[turn - 1].clone(),
         };
+        let enrolment = self.options.enrolment.clone();
         Box::pin(async move {
-            let calling = target.call(path::SESSION, HeaderMap::new());
+            let calling = async {
+                let target = match enrolment {
+                    Some(enrolment) => enrolment.dressed(&target).await?,
+                    None => target,
+                };
+                target.call(path::SESSION, HeaderMap::new()).await
+            };
             let called = tokio::time::timeout(DIAL_TIMEOUT, calling).await;
             called
                 .unwrap_or_else(|_| Err(End::of(EndKind::Transport, "dialling took too long")))
