@@ -100,6 +100,21 @@ mod tests {
         Asking::Join.decode(message.encode_to_vec().into()).expect_err("is refused").to_string()
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_a_request_or_refused(
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+        ) {
+            let node = gateway_core::ids::NodeId::new("spiffe://a/site/s/node/n").expect("a node id");
+            let identity = Identity { node, site: "s".to_owned(), certificate_serial: "0A".to_owned() };
+            for asking in [Asking::Join, Asking::Renew(identity.clone()), Asking::FetchSecret(identity)] {
+                if let Ok(asked) = asking.decode(bytes.clone().into()) {
+                    proptest::prop_assert_eq!(asked.kind(), asking.kind());
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_field_that_is_missing_or_too_long_is_named_and_not_shown() {
         let good =

@@ -32,7 +32,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use self::services::{
-    Certificates, CertificatesAway, JoinService, RelayFuture, RelayServices, RenewalService, SecretBroker,
+    CertificateLook, Certificates, CertificatesAway, JoinService, RelayFuture, RelayServices, RenewalService,
+    SecretBroker,
 };
 pub use self::status::RelayStatus;
 pub use self::tls::{UpstreamFiles, UpstreamTlsError};
@@ -242,4 +243,36 @@ async fn admit(services: &RelayServices, kind: RelayKind, identity: Identity) ->
         Refusal::new(RefusalCode::Unavailable, "the database can't be asked about the certificate; retry")
     })?;
     standing::admit(kind, identity, row)
+}
+
+#[cfg(test)]
+mod tests {
+    use gateway_core::ids::ShardId;
+    use gateway_core::mail::mailbox;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn answers_wait_for_room_in_their_shards_mailbox_and_come_in_order() {
+        let (mut posts, inbox) = mailbox::<ToShard>(1, usize::MAX, 1);
+        let (courier, answers) = mpsc::unbounded_channel();
+        let carrying = tokio::spawn(carry(posts.remove(0), answers));
+        for slot in 0..5 {
+            let key = RelayKey { shard: ShardId(0), slot, serial: 0 };
+            courier
+                .send(RelayAnswer { key, outcome: Err(Refusal::too_many(RelayKind::Join)) })
+                .expect("it runs");
+        }
+        for slot in 0..5 {
+            let message = poll_fn(|context| inbox.poll_take(context)).await;
+            let Some(ToShard::Relayed(answer)) = message else { panic!("an unexpected {message:?}") };
+            assert_eq!(answer.key.slot, slot);
+            inbox.announce_space();
+        }
+        // With its shard the courier ends, though answers come.
+        drop(inbox);
+        let key = RelayKey { shard: ShardId(0), slot: 9, serial: 0 };
+        courier.send(RelayAnswer { key, outcome: Err(Refusal::too_many(RelayKind::Join)) }).expect("it runs");
+        carrying.await.expect("a clean end");
+    }
 }

@@ -36,13 +36,14 @@ pub trait SecretBroker: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CertificatesAway;
 
+/// What a look at a certificate's row returns; `None` where there is none.
+pub type CertificateLook<'a> =
+    Pin<Box<dyn Future<Output = Result<Option<CertificateRow>, CertificatesAway>> + Send + 'a>>;
+
 /// Where the rows of certificates are read: the gateway's database.
 pub trait Certificates: Send + Sync + 'static {
     /// The row of a serial, in upper-case hex.
-    fn look<'a>(
-        &'a self,
-        serial: &'a str,
-    ) -> Pin<Box<dyn Future<Output = Result<Option<CertificateRow>, CertificatesAway>> + Send + 'a>>;
+    fn look<'a>(&'a self, serial: &'a str) -> CertificateLook<'a>;
 }
 
 /// Who answers which call. `None`: the call is refused.

@@ -33,6 +33,7 @@ impl RelayLanes {
     }
 
     /// A shard asks; the request comes back where no more may wait. To be followed by `poll_start`.
+    #[allow(clippy::result_large_err, reason = "it is what came in, given back")]
     pub fn handle_request(&mut self, request: RelayRequest) -> Result<(), RelayRequest> {
         let lane = &mut self.lanes[request.asked.kind().index()];
         if lane.in_flight >= self.in_flight_bound && lane.waiting.len() >= self.waiting_bound {

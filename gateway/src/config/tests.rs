@@ -273,3 +273,17 @@ fn a_drain_of_nothing_is_none_and_one_for_ever_is_refused() {
     assert!(Config::default().drain_plan().is_some());
     assert!(problem_of(&format!("{MINIMAL}drain = \"11m\"\n")).contains("gateway.drain"));
 }
+
+#[test]
+fn services_are_reached_over_mutual_tls_alone() {
+    let of = |upstream: &str| problem_of(&format!("{MINIMAL}[upstream]\n{upstream}"));
+    let url = "join_url = \"https://join.example:1\"\n";
+    assert!(of(url).contains("upstream.join_url: needs upstream.ca"), "{}", of(url));
+    let plain = of("renew_url = \"http://join.example:1\"\nca = \"ca.pem\"\n");
+    assert!(plain.contains("must begin with https://"), "{plain}");
+    let half = of(&format!("{url}ca = \"ca.pem\"\nkey = \"a.key\"\n"));
+    assert!(half.contains("needs upstream.certificate"), "{half}");
+    let long = of("timeout = \"2m\"\n");
+    assert!(long.contains("is not within \"100ms\" and \"60s\""), "{long}");
+    assert!(of("max_in_flight = 0\n").contains("must be 1 to 1000"));
+}

@@ -6,16 +6,14 @@
 //! 1. An embedder's service takes the place of the one that the configuration names.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use gateway_control::relay::{
-    Certificates, CertificatesAway, JoinService, RelayServices, RenewalService, SecretBroker, Upstream,
-    UpstreamAddress, UpstreamFiles,
+    CertificateLook, Certificates, CertificatesAway, JoinService, RelayServices, RenewalService,
+    SecretBroker, Upstream, UpstreamAddress, UpstreamFiles,
 };
 use gateway_core::ids::GatewayId;
-use gateway_core::relay::{CertificateRow, RelayKind};
+use gateway_core::relay::RelayKind;
 use gateway_db_writer::CertificateReader;
 
 use super::files;
@@ -106,10 +104,7 @@ fn named(
 struct Rows(CertificateReader);
 
 impl Certificates for Rows {
-    fn look<'a>(
-        &'a self,
-        serial: &'a str,
-    ) -> Pin<Box<dyn Future<Output = Result<Option<CertificateRow>, CertificatesAway>> + Send + 'a>> {
+    fn look<'a>(&'a self, serial: &'a str) -> CertificateLook<'a> {
         Box::pin(async move { self.0.look(serial).await.map_err(|_| CertificatesAway) })
     }
 }
