@@ -24,7 +24,8 @@ use support::{QUICK_REDIAL, SOON, World};
 struct Words(Vec<(&'static str, Vec<u8>)>);
 
 impl Words {
-    fn new(&mut self, what: &'static str) -> String {
+    /// A word that stands nowhere else.
+    fn hide(&mut self, what: &'static str) -> String {
         let word = format!("zq{:02}{}", self.0.len(), uuid::Uuid::new_v4().simple());
         self.0.push((what, word.clone().into_bytes()));
         word
@@ -66,7 +67,7 @@ async fn tokens_csrs_secrets_payloads_and_results_are_in_no_line_of_the_log() {
     // Join, renew, fetch; and a service whose own sentence repeats what it was asked.
     let token = authority.mint_token("n1", life);
     words.0.push(("join token", token.clone().into_bytes()));
-    let secret = words.new("secret");
+    let secret = words.hide("secret");
     authority.keep_secret("db", "1", secret.clone());
     let target = Target::new(gateway.address(), world.pki.client_config(None).unwrap());
     let enrolment = Enrolment::new(world.pki.client_tls(), "machine-1", &token);
@@ -80,10 +81,10 @@ async fn tokens_csrs_secrets_payloads_and_results_are_in_no_line_of_the_log() {
     // Its key and its signature: the head of a CSR is the same in all.
     words.0.extend(csrs.map(|csr| ("CSR", csr[csr.len() - 24..].to_vec())));
     assert_eq!(&enrolment.fetch_secret(&target, "db", "").await.unwrap().value[..], secret.as_bytes());
-    let bad_token = words.new("refused token");
+    let bad_token = words.hide("refused token");
     let refused = Enrolment::new(world.pki.client_tls(), "machine-2", &bad_token);
     refused.join(&target).await.unwrap_err();
-    let said = words.new("a service's sentence");
+    let said = words.hide("a service's sentence");
     authority.set_mood(Mood::Failing(Status::new(13, format!("can't use {said}"))));
     refused.join(&target).await.unwrap_err();
     authority.set_mood(Mood::Well);
@@ -93,24 +94,24 @@ async fn tokens_csrs_secrets_payloads_and_results_are_in_no_line_of_the_log() {
     node_options.enrolment = Some(Arc::clone(&enrolment));
     node_options.observer = Arc::clone(&world.watch) as _;
     node_options.redial = QUICK_REDIAL;
-    let result = words.new("result");
+    let result = words.hide("result");
     node_options.behaviour.result = Some(Bytes::from(result.clone()));
-    node_options.sections = vec![("firmware".to_owned(), Bytes::from(words.new("section")))];
+    node_options.sections = vec![("firmware".to_owned(), Bytes::from(words.hide("section")))];
     let node = Node::start(node_options);
     world.watch.connected_after(node.name(), 0).await;
-    let payload = words.new("payload");
+    let payload = words.hide("payload");
     let mut connection = world.connect().await;
     let id = enqueue(&mut connection, &NewCommand::new(node.name(), payload.as_bytes())).await.unwrap();
     world.watch.all_settled(&[id], SOON).await;
-    let body = words.new("event");
+    let body = words.hide("event");
     let attested = SignedEnvelope {
-        body: words.new("envelope").into(),
+        body: words.hide("envelope").into(),
         kid: "k".to_owned(),
-        signature: words.new("signature").into(),
+        signature: words.hide("signature").into(),
     };
     node.emit_signed("door", body.into(), attested);
-    node.tell_status("s1", "disk", words.new("status").into());
-    let spec = words.new("spec");
+    node.tell_status("s1", "disk", words.hide("status").into());
+    let spec = words.hide("spec");
     sqlx::query("SELECT set_spec($1, 'dns', $2)")
         .bind(node.name())
         .bind(spec.as_bytes())
@@ -127,7 +128,7 @@ async fn tokens_csrs_secrets_payloads_and_results_are_in_no_line_of_the_log() {
             all.then_some(())
         })
         .await;
-    let broken = words.new("what is no message");
+    let broken = words.hide("what is no message");
     let no_message: Result<FetchSecretResponse, End> = unary(
         &enrolment.dressed(&target).await.unwrap(),
         path::FETCH_SECRET,
@@ -147,7 +148,7 @@ async fn tokens_csrs_secrets_payloads_and_results_are_in_no_line_of_the_log() {
 #[test]
 fn the_search_would_find_what_a_careless_line_shows() {
     let mut words = Words(Vec::new());
-    let word = words.new("token");
+    let word = words.hide("token");
     let bytes = Bytes::from(word.clone());
     for line in [
         format!("got {word}"),

@@ -66,7 +66,7 @@ pub(crate) async fn run(arguments: Box<MultiArguments>) -> anyhow::Result<bool> 
         spread: spread(&mut connection).await?,
     };
     let report = Report { scenario: "multi", multi: Some(multi), ..Report::default() };
-    work.conclude(load, &plan.gate, world, report).await
+    Box::pin(work.conclude(load, &plan.gate, world, report)).await
 }
 
 /// The nodes whose session a gateway has, by the rows.

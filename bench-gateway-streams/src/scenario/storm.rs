@@ -56,7 +56,7 @@ pub(crate) async fn run(arguments: Box<StormArguments>) -> anyhow::Result<bool> 
         opens_per_second: plan.opens_per_second,
     };
     let report = Report { scenario: "storm", storm: Some(storm), ..Report::default() };
-    work.conclude(load, &plan.gate, world, report).await
+    Box::pin(work.conclude(load, &plan.gate, world, report)).await
 }
 
 async fn strike(plan: &StormPlan, world: &mut World, work: &AtWork) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use gateway_control::relay::{RelayConfig, RelayServices, RelayStatus};
-use gateway_control::{ControlConfig, ControlStopper};
+use gateway_control::{ControlConfig, ControlHandle, ControlStopper};
 use gateway_core::admission::Admission;
 use gateway_core::drain::DrainPlan;
 use gateway_core::ids::{GatewayId, ShardId};
@@ -192,24 +192,15 @@ impl Threads {
             plan.shards.iter().copied().zip(counters.iter().cloned()).collect(),
         ));
         // First of the threads: its address stands in the gateway's row.
-        let status: Arc<dyn gateway_control::Status> = Arc::<Readings>::clone(&readings);
-        let control = gateway_control::spawn(ControlConfig {
-            listen: config.control.listen,
-            cpu: plan.control,
-            status,
-            relays: Some(RelayConfig {
-                inbox: mail.relay_inbox,
-                to_shards: mail.relays_to_shards,
-                limits: Arc::clone(&shared.limits),
-                started: shared.started,
-                services: relays,
-                status: relay_status,
-            }),
-        })
-        .map_err(|error| {
-            let listen = config.control.listen;
-            GatewayError::Machine(format!("can't listen on {listen} (control.listen): {error}"))
-        })?;
+        let relays = RelayConfig {
+            inbox: mail.relay_inbox,
+            to_shards: mail.relays_to_shards,
+            limits: Arc::clone(&shared.limits),
+            started: shared.started,
+            services: relays,
+            status: relay_status,
+        };
+        let control = spawn_control(config, plan.control, &readings, relays)?;
         let (control_address, control_stopper) = (control.address(), control.stopper());
         let mut given_up = GivenUp::new(control_stopper.clone());
         threads.watch(CONTROL_THREAD, move || control.join().into())?;
@@ -319,6 +310,18 @@ impl Drop for GivenUp {
             }
         }
     }
+}
+
+fn spawn_control(
+    config: &Config,
+    cpu: Option<usize>,
+    readings: &Arc<Readings>,
+    relays: RelayConfig,
+) -> Result<ControlHandle, GatewayError> {
+    let listen = config.control.listen;
+    let status: Arc<dyn gateway_control::Status> = Arc::<Readings>::clone(readings);
+    gateway_control::spawn(ControlConfig { listen, cpu, status, relays: Some(relays) })
+        .map_err(|error| GatewayError::Machine(format!("can't listen on {listen} (control.listen): {error}")))
 }
 
 fn writer_config(

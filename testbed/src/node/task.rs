@@ -303,7 +303,6 @@ impl NodeTask {
                 self.statuses.add(id, kind, body);
                 self.send_statuses();
             }
-
             Control::Section(section, body) => {
                 self.inventory.set(section, body, self.options.behaviour.sends_changes);
                 self.send_sections();
