@@ -466,7 +466,7 @@ fn gateway_toml(plan: &WorldPlan) -> anyhow::Result<String> {
     let opens = plan.opens_per_second.unwrap_or(100_000);
     let mut text = format!(
         "[admission]\nopens_per_second = {opens}\nopens_burst = {opens}\nmax_streams = {room}\n\
-         max_pending_hellos = {room}\n[sessions]\nheartbeat_interval = \"{heartbeat}\"\n"
+         max_pending_hellos = {room}\n[identity]\nunknown_serial = \"accept\"\n[sessions]\nheartbeat_interval = \"{heartbeat}\"\n"
     );
     if let Some(ttl) = plan.lease_ttl {
         let (ttl, renew) = (ttl.as_millis(), ttl.as_millis() / 5);

@@ -38,6 +38,10 @@ pub enum CloseReason {
     SlowPeer,
     /// The certificate does not prove who the node is.
     BadCertificate(String),
+    /// The certificate is revoked; the sentence says why.
+    Revoked(String),
+    /// The certificate's time is over.
+    Expired,
     /// The database does not know the node or its certificate, or forbids it this session.
     NotPermitted(String),
     /// An admission bound was hit.
@@ -74,7 +78,7 @@ impl CloseReason {
             | Self::Draining { .. }
             | Self::HeartbeatTimeout
             | Self::SlowPeer => StatusCode::Unavailable,
-            Self::BadCertificate(_) => StatusCode::Unauthenticated,
+            Self::BadCertificate(_) | Self::Revoked(_) | Self::Expired => StatusCode::Unauthenticated,
             Self::NotPermitted(_) => StatusCode::PermissionDenied,
             Self::Refused { .. } => StatusCode::ResourceExhausted,
             Self::Superseded => StatusCode::Aborted,
@@ -104,6 +108,8 @@ impl CloseReason {
             Self::HeartbeatTimeout => "heartbeat-timeout",
             Self::SlowPeer => "slow-peer",
             Self::BadCertificate(_) => "bad-certificate",
+            Self::Revoked(_) => "revoked",
+            Self::Expired => "expired",
             Self::NotPermitted(_) => "not-permitted",
             Self::Refused { .. } => "refused",
             Self::Superseded => "superseded",
@@ -126,6 +132,7 @@ impl fmt::Display for CloseReason {
             Self::HeartbeatTimeout => f.write_str("no heartbeat for too long; reconnect"),
             Self::SlowPeer => f.write_str("the node did not read what it was sent; reconnect"),
             Self::BadCertificate(why)
+            | Self::Revoked(why)
             | Self::NotPermitted(why)
             | Self::Protocol(why)
             | Self::Unimplemented(why) => f.write_str(why),
@@ -137,6 +144,9 @@ impl fmt::Display for CloseReason {
             }
             Self::Refused { bound: AdmissionBound::PendingHellos, .. } => {
                 f.write_str("too many Hellos wait for the database; retry after the given delay")
+            }
+            Self::Expired => {
+                f.write_str("the node's certificate has expired; reconnect with a renewed one, or join again")
             }
             Self::Superseded => f.write_str("superseded by a newer session of the same node"),
             Self::Bug { id } => write!(f, "internal error {id:016x}; the gateway's log has it"),

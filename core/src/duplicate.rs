@@ -108,7 +108,9 @@ pub fn quarantined(serial: &str) -> CloseReason {
 pub fn revoked(serial: &str, reason: &str) -> CloseReason {
     match reason {
         DUPLICATE_IDENTITY => quarantined(serial),
-        _ => CloseReason::BadCertificate(format!("certificate {serial} is revoked: {reason}")),
+        _ => CloseReason::Revoked(format!(
+            "certificate {serial} is revoked: {reason}; reconnect with another one"
+        )),
     }
 }
 

@@ -217,6 +217,11 @@ pub enum GatewayFrame {
     Drain {
         reconnect_after_ms: u32,
     },
+    /// These certificates are revoked; the session ends after it.
+    RevocationNotice {
+        reason: String,
+        serials: Vec<String>,
+    },
     HeartbeatAck {
         sequence: u64,
         server_time: UnixMillis,

@@ -6,6 +6,7 @@
 //! writer asks of a database.
 
 pub mod admission;
+pub mod certificate;
 pub mod close;
 pub mod command;
 pub mod drain;
@@ -17,6 +18,7 @@ pub mod inventory;
 pub mod limits;
 pub mod mail;
 pub mod relay;
+pub mod revocation;
 pub mod seam;
 pub mod session;
 pub mod splitmix;

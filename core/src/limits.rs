@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use crate::certificate::UnknownSerial;
 use crate::duplicate::DuplicateRule;
 
 /// Longest text that a node may put into a field that is no id (progress, error, boot id, …).
@@ -75,6 +76,10 @@ pub const MAX_SECTIONS_WITH_WRITER: usize = 16;
 pub const MAX_RELAYS_PER_SHARD: usize = 256;
 /// What calls of all shards that wait for the relays may weigh.
 pub const MAX_RELAY_BYTES: usize = 8 << 20;
+/// Revoked certificates that a gateway remembers, 16 bytes each, for all its shards together.
+pub const MAX_REVOKED: usize = 1 << 20;
+/// Certificates that one look at what is revoked brings.
+pub const MAX_REVOKED_PER_LOOK: u32 = 5_000;
 /// Answers that may wait to be sent to one node; past it the session is not read.
 pub const MAX_WAITING_ANSWERS: usize = 256;
 
@@ -102,6 +107,8 @@ pub struct Limits {
     pub liveness_write_every: Duration,
     /// When a certificate that two machines use in turn is quarantined.
     pub duplicates: DuplicateRule,
+    /// What becomes of a Hello whose certificate the database does not know.
+    pub unknown_serial: UnknownSerial,
     /// Frames of one session that wait behind the durable one with the writer; past it the session
     /// is not read. As many sections of its inventory may wait beside them.
     pub session_inbox_frames: usize,
@@ -149,6 +156,7 @@ impl Default for Limits {
             send_timeout: Duration::from_secs(10),
             liveness_write_every: Duration::from_secs(30),
             duplicates: DuplicateRule::default(),
+            unknown_serial: UnknownSerial::default(),
             session_inbox_frames: 16,
             session_inbox_bytes: 64 << 10,
             session_outbox_bytes: 16 << 20,

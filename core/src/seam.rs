@@ -28,6 +28,7 @@ use crate::ids::{
 use crate::inventory::{BodyHash, SectionHash};
 use crate::mail::Weigh;
 use crate::relay::RelayAnswer;
+use crate::revocation::{Revocation, RevokedSet};
 use crate::time::UnixMillis;
 
 /// What a spec weighs beside its body; the stores count the same.
@@ -155,6 +156,8 @@ pub enum ToShard {
     Serving(bool),
     /// Every session ends for this reason (fenced); the listener stays.
     CloseAll(CloseReason),
+    /// What is revoked from now on, whole, and what of it was not before: sessions of those end.
+    Revoked { set: Arc<RevokedSet>, added: Arc<[Revocation]> },
     /// Every session is told to leave, new ones are refused; both for good.
     Drain(DrainOrder),
     /// The drain is over: sessions that have not left are cut.

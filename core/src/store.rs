@@ -10,12 +10,14 @@
 //! 4. `Hellos` and `Dispatch` commit only while the lease of their proof is held, which the store
 //!    checks in the same transaction, under a lock.
 
+mod revocations;
 mod specs;
 mod sweeps;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::revocations::{CertificateState, ChangeMark, RevocationLook, RevocationsFound};
 pub use self::specs::{SpecAppliedOutcome, SpecsFound, SpecsLook};
 pub use self::sweeps::{DeadGateway, ExpiryPass, LeaderProof, ReapPass, SweepJob, SweepOutcome};
 
@@ -53,11 +55,13 @@ pub enum Queue {
     Specs,
     /// What nodes tell outside of their journals. Apart from events, since handlers of the one may be slow.
     Statuses,
+    /// Looks at what is revoked. Apart from the feed: nothing that holds that up may keep a session alive.
+    Revocations,
 }
 
 impl Queue {
     /// Every queue.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Lease,
         Self::Hellos,
         Self::Dispatch,
@@ -69,6 +73,7 @@ impl Queue {
         Self::Sweeps,
         Self::Specs,
         Self::Statuses,
+        Self::Revocations,
     ];
 
     /// The queue's name in logs and metrics.
@@ -85,6 +90,7 @@ impl Queue {
             Self::Sweeps => "sweeps",
             Self::Specs => "specs",
             Self::Statuses => "statuses",
+            Self::Revocations => "revocations",
         }
     }
 }
@@ -152,7 +158,6 @@ pub enum Job {
     Statuses {
         entries: Vec<StatusRequest>,
     },
-
     /// Sections and looks; a section of a node is among them once. The looks see the sections stored.
     Inventory {
         entries: Vec<InventoryEntry>,
@@ -170,6 +175,7 @@ pub enum Job {
     SpecsApplied {
         entries: Vec<SpecAnswer>,
     },
+    Revocations(RevocationLook),
 }
 
 impl Job {
@@ -187,6 +193,7 @@ impl Job {
             Self::Inventory { .. } => Queue::Inventory,
             Self::Sweep(_) => Queue::Sweeps,
             Self::SpecsDue { .. } | Self::SpecsApplied { .. } => Queue::Specs,
+            Self::Revocations(_) => Queue::Revocations,
         }
     }
 }
@@ -207,6 +214,7 @@ pub enum Outcome {
     Sweep(Result<SweepOutcome, StoreError>),
     SpecsDue(Result<Vec<SpecsFound>, StoreError>),
     SpecsApplied(Result<Vec<SpecAppliedOutcome>, StoreError>),
+    Revocations(Result<RevocationsFound, StoreError>),
 }
 
 impl Outcome {
@@ -226,6 +234,7 @@ impl Outcome {
             Job::Sweep(_) => Self::Sweep(Err(error)),
             Job::SpecsDue { .. } => Self::SpecsDue(Err(error)),
             Job::SpecsApplied { .. } => Self::SpecsApplied(Err(error)),
+            Job::Revocations(_) => Self::Revocations(Err(error)),
         }
     }
 
@@ -243,6 +252,7 @@ impl Outcome {
             Self::Inventory(_) => Queue::Inventory,
             Self::Sweep(_) => Queue::Sweeps,
             Self::SpecsDue(_) | Self::SpecsApplied(_) => Queue::Specs,
+            Self::Revocations(_) => Queue::Revocations,
         }
     }
 
@@ -261,7 +271,8 @@ impl Outcome {
             | Self::Inventory(Err(error))
             | Self::Sweep(Err(error))
             | Self::SpecsDue(Err(error))
-            | Self::SpecsApplied(Err(error)) => Some(error),
+            | Self::SpecsApplied(Err(error))
+            | Self::Revocations(Err(error)) => Some(error),
             _ => None,
         }
     }
@@ -346,6 +357,8 @@ pub struct HelloGrant {
     pub has_pending: bool,
     /// Sections that the Hello lists and that are not stored so, in its order.
     pub inventory_wanted: Vec<SectionName>,
+    /// Whether `node_certs` has its certificate. One that it does not have nobody can revoke by its row.
+    pub is_recorded: bool,
 }
 
 /// A command that takes a credit.

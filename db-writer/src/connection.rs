@@ -245,7 +245,8 @@ impl Patience {
             | Queue::Statuses
             | Queue::Inventory
             | Queue::Sweeps
-            | Queue::Specs => (4, 15, 20),
+            | Queue::Specs
+            | Queue::Revocations => (4, 15, 20),
         };
         Self {
             lock: Duration::from_secs(lock),

@@ -1,11 +1,12 @@
-//! Hears the notifications that tell of new commands and of changed specs, on a direct connection of its own.
+//! Hears the notifications that tell of new commands, changed specs and revoked certificates, on a direct connection of its own.
 //!
 //! 1. Nothing depends on it: the poll finds what is never heard. So every fault here is a line in
 //!    the log and a new try.
 //! 2. After each connect the notifications are tested: a probe must come back, or the log says why
 //!    it may not (a pooler in transaction mode swallows them).
-//! 3. Whoever was not heard while there was no connection is looked for afterwards: all lanes, all specs.
-//! 4. Specs are told on a channel of their own: neither kind of poke costs what only the other needs.
+//! 3. Whoever was not heard while there was no connection is looked for afterwards: all lanes, all specs,
+//!    what was revoked.
+//! 4. Specs and revocations are told on channels of their own: no kind of poke costs what only another needs.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,6 +27,8 @@ const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
 /// Begins with a control character, so that it is no node id.
 const PROBE: &str = "\u{1}probe";
 /// The name of the loop.
+/// All gateways hear on it.
+const CERTIFICATES_CHANNEL: &str = "gateway_certs";
 const LISTENER: &str = "listener";
 /// Pokes that wait for the loop; past it, all lanes are looked at instead.
 const MAX_WAITING_POKES: usize = 4096;
@@ -35,6 +38,8 @@ const MAX_WAITING_POKES: usize = 4096;
 pub(crate) enum Poke {
     Commands(Option<NodeId>),
     Specs(Option<NodeId>),
+    /// Certificates were revoked, or are no longer.
+    Certificates,
 }
 
 /// Of which kinds more came than could wait.
@@ -42,6 +47,7 @@ pub(crate) enum Poke {
 struct Overflow {
     commands: Cell<bool>,
     specs: Cell<bool>,
+    certificates: Cell<bool>,
 }
 
 /// The loop's side.
@@ -56,7 +62,8 @@ impl Pokes {
     pub(crate) fn take_overflow(&self) -> impl Iterator<Item = Poke> + use<> {
         let commands = self.overflow.commands.replace(false).then_some(Poke::Commands(None));
         let specs = self.overflow.specs.replace(false).then_some(Poke::Specs(None));
-        commands.into_iter().chain(specs)
+        let certificates = self.overflow.certificates.replace(false).then_some(Poke::Certificates);
+        commands.into_iter().chain(specs).chain(certificates)
     }
 }
 
@@ -115,6 +122,7 @@ impl Ear {
                     complained = false;
                     self.poke(Poke::Commands(None));
                     self.poke(Poke::Specs(None));
+                    self.poke(Poke::Certificates);
                     self.hear(&mut listener).await;
                     self.status.listener.end(Some("the connection was lost".to_owned()));
                 }
@@ -142,7 +150,9 @@ impl Ear {
         let mut listener = PgListener::connect_with(&pool).await?;
         // A new connection is probed and its gap looked over; so it is made here, not within.
         listener.eager_reconnect(false);
-        listener.listen_all([self.channel.as_str(), self.specs_channel.as_str()]).await?;
+        listener
+            .listen_all([self.channel.as_str(), self.specs_channel.as_str(), CERTIFICATES_CHANNEL])
+            .await?;
         Ok(listener)
     }
 
@@ -172,9 +182,10 @@ impl Ear {
                 Ok(Some(notification)) => {
                     self.status.pokes.fetch_add(1, Ordering::Relaxed);
                     let node = NodeId::new(notification.payload()).ok();
-                    self.poke(match notification.channel() == self.specs_channel {
-                        true => Poke::Specs(node),
-                        false => Poke::Commands(node),
+                    self.poke(match notification.channel() {
+                        CERTIFICATES_CHANNEL => Poke::Certificates,
+                        channel if channel == self.specs_channel => Poke::Specs(node),
+                        _ => Poke::Commands(node),
                     });
                 }
                 Ok(None) | Err(_) => return,
@@ -206,6 +217,7 @@ impl Ear {
         let overflow = match &poke {
             Poke::Commands(_) => &self.overflow.commands,
             Poke::Specs(_) => &self.overflow.specs,
+            Poke::Certificates => &self.overflow.certificates,
         };
         if self.heard.try_send(poke).is_err() {
             overflow.set(true);

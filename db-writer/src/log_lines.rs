@@ -16,6 +16,7 @@ pub(crate) struct LogLines {
     failing: [bool; Queue::ALL.len()],
     other_owner: Option<String>,
     leads_sweeps: bool,
+    left_out: usize,
 }
 
 impl LogLines {
@@ -26,6 +27,7 @@ impl LogLines {
             failing: [false; Queue::ALL.len()],
             other_owner: None,
             leads_sweeps: false,
+            left_out: 0,
         }
     }
 
@@ -93,6 +95,19 @@ impl LogLines {
             _ => {}
         }
         self.leads_sweeps = leads;
+    }
+
+    /// More certificates may be revoked than are remembered.
+    pub(crate) fn note_left_out(&mut self, left_out: usize) {
+        if left_out > 0 && self.left_out == 0 {
+            tracing::error!(
+                gateway = %self.gateway,
+                left_out,
+                "more certificates are revoked than are remembered: Hellos of those left out are refused, but their \
+                 sessions are not ended; delete the rows of node_certs that have expired"
+            );
+        }
+        self.left_out = left_out;
     }
 
     /// The writer's phase may have changed. Gives whether it has.

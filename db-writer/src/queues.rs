@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use gateway_core::certificate::UnknownSerial;
 use gateway_core::duplicate::DuplicateRule;
 use gateway_core::ids::GatewayId;
 use gateway_core::store::{Job, Outcome, Queue};
@@ -40,6 +41,7 @@ impl Queues {
         gateway: &GatewayId,
         synchronous_dispatch: bool,
         duplicates: DuplicateRule,
+        unknown_serial: UnknownSerial,
         hooks: &Arc<Hooks>,
         loops: &mut Loops,
         status: &Arc<WriterStatus>,
@@ -51,6 +53,7 @@ impl Queues {
                 let (way, jobs) = mpsc::channel(1);
                 let runner = QueueRunner::new(options, gateway, queue, synchronous_dispatch)
                     .with_duplicates(duplicates)
+                    .with_unknown_serial(unknown_serial)
                     .with_hooks(Arc::clone(hooks), Arc::clone(status));
                 loops.start(queue.label(), serve(runner, jobs, sender.clone()));
                 way
@@ -78,7 +81,7 @@ async fn serve(mut runner: QueueRunner, mut jobs: mpsc::Receiver<(Job, Moment)>,
 
 fn entries(job: &Job) -> usize {
     match job {
-        Job::Lease(_) | Job::Cancels { .. } | Job::Sweep(_) => 1,
+        Job::Lease(_) | Job::Cancels { .. } | Job::Sweep(_) | Job::Revocations(_) => 1,
         Job::Hellos { entries, .. } => entries.len(),
         Job::Dispatch { wants, .. } => wants.len(),
         Job::ReadLanes { lanes, .. } => lanes.len(),

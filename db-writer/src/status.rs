@@ -51,6 +51,11 @@ pub struct WriterStatus {
     pub hellos_refused: AtomicU64,
     pub sessions_superseded: AtomicU64,
     pub certificates_quarantined: AtomicU64,
+    /// Sessions granted to certificates that node_certs does not have: no revocation can be set for them.
+    pub hellos_of_unknown_certificates: AtomicU64,
+    /// Certificates that shards refuse, and how many more are revoked than fit.
+    pub revoked_certificates: AtomicU64,
+    pub revocations_left_out: AtomicU64,
     pub dispatch_passes: AtomicU64,
     pub commands_claimed: AtomicU64,
     pub updates_stored: AtomicU64,
@@ -133,6 +138,7 @@ impl WriterStatus {
             (&self.hellos_refused, counts.hellos_refused),
             (&self.sessions_superseded, counts.sessions_superseded),
             (&self.certificates_quarantined, counts.certificates_quarantined),
+            (&self.hellos_of_unknown_certificates, counts.hellos_of_unknown_certificates),
             (&self.dispatch_passes, counts.dispatch_passes),
             (&self.commands_claimed, counts.commands_claimed),
             (&self.updates_stored, counts.updates_stored),

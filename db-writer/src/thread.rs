@@ -211,6 +211,7 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
     let clock = Clock::new(config.started);
     let gateway = config.writer.gateway.clone();
     let duplicates = config.writer.limits.duplicates;
+    let unknown_serial = config.writer.limits.unknown_serial;
     let mut loops = Loops::default();
     let mut turns = Loop {
         writer: Writer::new(config.writer, clock.now()),
@@ -222,6 +223,7 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
             &gateway,
             config.synchronous_dispatch,
             duplicates,
+            unknown_serial,
             &config.hooks,
             &mut loops,
             &config.status,

@@ -103,6 +103,7 @@ impl Loop {
         match poke {
             Poke::Commands(node) => self.writer.handle_poke(node.as_ref(), now),
             Poke::Specs(node) => self.writer.handle_specs_poke(node.as_ref(), now),
+            Poke::Certificates => self.writer.handle_certificates_poke(now),
         }
     }
 
@@ -125,6 +126,7 @@ impl Loop {
         self.status.set_counts(&self.writer.counts());
         self.status.leads_sweeps.store(self.writer.leads_sweeps(), Ordering::Relaxed);
         self.log.note_lead(self.writer.leads_sweeps());
+        self.note_revocations();
         self.outbox.flush_and_ring();
         self.inbox.release_bytes(self.writer.poll_released_bytes());
         self.inbox.announce_space();
@@ -134,6 +136,13 @@ impl Loop {
         if self.log.note_phase(phase) {
             self.status.set_phase(phase);
         }
+    }
+
+    fn note_revocations(&mut self) {
+        let (known, left_out) = (self.writer.revoked_certificates(), self.writer.revocations_left_out());
+        self.status.revoked_certificates.store(known as u64, Ordering::Relaxed);
+        self.status.revocations_left_out.store(left_out as u64, Ordering::Relaxed);
+        self.log.note_left_out(left_out);
     }
 
     async fn wait(&mut self) -> Wake {
@@ -212,6 +221,8 @@ mod tests {
             poll_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(5),
             spec_sweep_every: Duration::from_secs(30),
+            revocation_poll: Duration::from_secs(1),
+            revocation_scan: Duration::from_secs(60),
             hooked: HookedKinds::default(),
         }
     }
@@ -233,6 +244,7 @@ mod tests {
                 &gateway,
                 true,
                 Limits::default().duplicates,
+                Limits::default().unknown_serial,
                 &hooks,
                 &mut loops,
                 &status,

@@ -62,9 +62,7 @@ async fn each_hello_of_a_batch_has_its_own_answer() {
         panic!("{outcomes:?}")
     };
     assert!(sentence.contains("SELECT register_node('n9')"), "{sentence}");
-    let HelloOutcome::Refused(CloseReason::BadCertificate(sentence)) = &outcomes[1] else {
-        panic!("{outcomes:?}")
-    };
+    let HelloOutcome::Refused(CloseReason::Revoked(sentence)) = &outcomes[1] else { panic!("{outcomes:?}") };
     assert!(sentence.contains("revoked: stolen"), "{sentence}");
     assert!(matches!(&outcomes[2], HelloOutcome::Granted(grant) if grant.epoch == SessionEpoch(1)));
     assert!(matches!(&outcomes[3], HelloOutcome::Refused(CloseReason::BadCertificate(_))), "{outcomes:?}");

@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
+#[path = "model/certificates.rs"]
+mod certificates;
 #[path = "model/journals.rs"]
 mod journals;
 #[path = "model/operations.rs"]

@@ -9,7 +9,7 @@ mod support;
 
 use support::*;
 
-const QUERIES: [(&str, &str); 33] = [
+const QUERIES: [(&str, &str); 35] = [
     ("cancels", include_str!("../queries/cancels.sql")),
     ("dispatch", DISPATCH),
     ("events_append", include_str!("../queries/events_append.sql")),
@@ -34,6 +34,8 @@ const QUERIES: [(&str, &str); 33] = [
     ("lease_seed", include_str!("../queries/lease_seed.sql")),
     ("lease_take", include_str!("../queries/lease_take.sql")),
     ("presence", include_str!("../queries/presence.sql")),
+    ("revocations_all", include_str!("../queries/revocations_all.sql")),
+    ("revocations_changed", include_str!("../queries/revocations_changed.sql")),
     ("specs_applied", include_str!("../queries/specs_applied.sql")),
     ("specs_due", include_str!("../queries/specs_due.sql")),
     ("statuses_write", include_str!("../queries/statuses_write.sql")),

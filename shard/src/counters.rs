@@ -47,10 +47,15 @@ pub struct ShardCounters {
     pub relays: Counter,
     /// Sessions refused while the gateway did not serve.
     pub refused_not_serving: Counter,
-    /// Calls refused for want of a certificate, or for a bad one.
+    /// Calls refused for want of a certificate, or for one that does not count.
     pub refused_unauthenticated: Counter,
+    /// Times that other certificates or roots took the place of the listener's.
+    pub tls_renewals: Counter,
     pub handshakes_ok: Counter,
     pub handshakes_failed: Counter,
+    /// Of those, for a certificate that is revoked; for one out of its time.
+    pub handshakes_revoked: Counter,
+    pub handshakes_expired: Counter,
     /// Accepts that failed: too many open files, mostly.
     pub accept_errors: Counter,
     /// Frames of sessions and their bytes, prefix included.
@@ -83,14 +88,17 @@ impl ShardCounters {
             CloseReason::Refused { bound: AdmissionBound::PendingHellos, .. } => {
                 self.refused_pending_hellos.one_more();
             }
-            CloseReason::BadCertificate(_) => self.refused_unauthenticated.one_more(),
+            CloseReason::BadCertificate(_)
+            | CloseReason::Revoked(_)
+            | CloseReason::Expired
+            | CloseReason::NotPermitted(_) => self.refused_unauthenticated.one_more(),
             _ => self.refused_not_serving.one_more(),
         }
     }
 }
 
 /// The labels of `CloseReason`, in the order of `CloseCounts`.
-const LABELS: [&str; 14] = [
+const LABELS: [&str; 16] = [
     "finished",
     "peer-gone",
     "fenced",
@@ -99,6 +107,8 @@ const LABELS: [&str; 14] = [
     "heartbeat-timeout",
     "slow-peer",
     "bad-certificate",
+    "revoked",
+    "expired",
     "not-permitted",
     "refused",
     "superseded",
@@ -147,6 +157,8 @@ mod tests {
             CloseReason::HeartbeatTimeout,
             CloseReason::SlowPeer,
             CloseReason::BadCertificate(String::new()),
+            CloseReason::Revoked(String::new()),
+            CloseReason::Expired,
             CloseReason::NotPermitted(String::new()),
             CloseReason::Refused { bound: AdmissionBound::Streams, retry_after: Duration::ZERO },
             CloseReason::Superseded,

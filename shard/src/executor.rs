@@ -27,7 +27,7 @@ use crate::outbound::Outbound;
 use crate::rest::Rest;
 use crate::shard::{Parts, Shard};
 use crate::stopping::HandoverFailed;
-use crate::{ShardConfig, accept, mailbox, metronome, panics, stopping};
+use crate::{ShardConfig, accept, listener_tls, mailbox, metronome, panics, stopping};
 
 /// An accepted socket.
 pub(crate) type TcpSocket = glommio::net::TcpStream;
@@ -179,6 +179,10 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
     });
     let metronome = shard.queues.spawn_helper(metronome::run(Rc::clone(&shard.rest)));
     let acceptor = shard.queues.spawn_acceptor(accept::run(on(&shard), listener));
+    let renewals = shard.queues.spawn_helper({
+        let (shard, news) = (on(&shard), config.tls_news);
+        async move { listener_tls::run(&shard, &news).await }
+    });
     let mail = shard.queues.spawn_helper({
         let (shard, inbox) = (on(&shard), config.inbox);
         async move { (mailbox::run(&shard, &inbox).await, inbox) }
@@ -192,7 +196,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         }
     };
     acceptor.0.await;
-    for helper in [timers, pump, breather, dozer] {
+    for helper in [timers, pump, breather, dozer, renewals] {
         helper.0.cancel().await;
     }
     // Last, and not awaited: without it an await may not end.

@@ -92,11 +92,29 @@ async fn secure_and_greet(
 
 async fn secure(shard: &Rc<Shard>, tcp: TcpSocket) -> Result<TlsStream<Tcp>, String> {
     let tcp = executor::stream(tcp).map_err(|error| error.to_string())?;
-    shard
-        .tls
+    let shaken = shard
+        .listener_tls
+        .acceptor()
         .accept_with(tcp, |session| session.set_buffer_limit(Some(TLS_BUFFER_BYTES)))
-        .await
-        .map_err(|error| error.to_string())
+        .await;
+    shaken.map_err(|error| {
+        count_bad_certificate(shard, &error);
+        error.to_string()
+    })
+}
+
+fn count_bad_certificate(shard: &Shard, error: &std::io::Error) {
+    use rustls::CertificateError as Bad;
+
+    let tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    let Some(rustls::Error::InvalidCertificate(why)) = tls else { return };
+    match why {
+        Bad::Revoked => shard.counters.handshakes_revoked.one_more(),
+        Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
+            shard.counters.handshakes_expired.one_more();
+        }
+        _ => {}
+    }
 }
 
 /// The outcome of `work`, unless it fails, time is up, or the connection is asked to go.
@@ -133,7 +151,7 @@ fn identify(shard: &Shard, tls: &TlsStream<Tcp>) -> Peer {
     match session.peer_certificates().and_then(<[_]>::first) {
         None => Peer::Anonymous,
         Some(leaf) => match shard.identity.read(leaf) {
-            Ok(identity) => Peer::Node(identity),
+            Ok(certificate) => Peer::Node(Box::new(certificate)),
             Err(reason) => Peer::Unproven(reason),
         },
     }

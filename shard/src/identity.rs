@@ -8,8 +8,11 @@
 //! 3. The node id is the whole URI, as it stands there: nodes of two sites may have one name.
 //! 4. No sentence repeats text of the certificate.
 
+use std::time::Duration;
+
 use gateway_core::close::CloseReason;
 use gateway_core::ids::NodeId;
+use gateway_core::revocation::SerialKey;
 use gateway_core::seam::Identity;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -28,6 +31,16 @@ enum Segment {
     Literal(String),
     Site,
     Node,
+}
+
+/// What a certificate says of its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeCertificate {
+    pub(crate) identity: Identity,
+    /// Its serial, as the set of revoked ones has it.
+    pub(crate) serial: SerialKey,
+    /// The first moment at which it does not count any more, since 1970.
+    pub(crate) ends_at: Duration,
 }
 
 /// Why rules can't be used.
@@ -61,8 +74,8 @@ impl IdentityRules {
         Ok(Self { trust_domain: trust_domain.map(str::to_owned), path })
     }
 
-    /// The identity in a DER certificate.
-    pub(crate) fn read(&self, certificate: &[u8]) -> Result<Identity, CloseReason> {
+    /// What a DER certificate says.
+    pub(crate) fn read(&self, certificate: &[u8]) -> Result<NodeCertificate, CloseReason> {
         let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| bad("is malformed"))?;
         let names = parsed
             .subject_alternative_name()
@@ -78,7 +91,14 @@ impl IdentityRules {
         let site = self.match_uri(uri)?;
         let node = NodeId::new(uri)
             .map_err(|error| CloseReason::BadCertificate(format!("the client certificate: {error}")))?;
-        Ok(Identity { node, site: site.to_owned(), certificate_serial: serial_hex(parsed.raw_serial()) })
+        let certificate_serial = serial_hex(parsed.raw_serial());
+        let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
+        Ok(NodeCertificate {
+            serial: SerialKey::of(&certificate_serial),
+            identity: Identity { node, site: site.to_owned(), certificate_serial },
+            // Its last second is one in which it counts.
+            ends_at: Duration::from_secs(not_after.saturating_add(1)),
+        })
     }
 
     /// The site in the SPIFFE URI of a node.
@@ -117,6 +137,12 @@ impl Segment {
             _ => Err(IdentityRulesError::Path),
         }
     }
+}
+
+/// The serial of a DER certificate, as `node_certs` has it; `None` where it is none.
+pub(crate) fn serial_of(certificate: &[u8]) -> Option<String> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(serial_hex(parsed.raw_serial()))
 }
 
 fn bad(what: &str) -> CloseReason {

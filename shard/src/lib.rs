@@ -28,6 +28,7 @@ mod handshake;
 mod health;
 mod identity;
 mod listener;
+mod listener_tls;
 mod mailbox;
 mod metronome;
 mod outbound;
@@ -48,6 +49,7 @@ mod stopping;
 mod stream;
 mod timers;
 pub mod tls;
+mod verifier;
 mod wire;
 
 use std::sync::Arc;
@@ -59,11 +61,13 @@ use gateway_core::limits::Limits;
 use gateway_core::mail::{Inbox, Post};
 use gateway_core::relay::RelayRequest;
 use gateway_core::seam::{ToShard, ToWriter};
+use tls::TlsMaterial;
 
 pub use counters::{CloseCounts, Counter, ShardCounters};
 pub use executor::{ShardError, ShardHandle, spawn};
 pub use identity::{DEFAULT_PATH, IdentityRules, IdentityRulesError};
 pub use listener::{DEFAULT_BACKLOG, bind_reuse_port};
+pub use listener_tls::TlsNews;
 pub use preflight::{PreflightError, preflight};
 
 /// All that a shard is given.
@@ -77,8 +81,9 @@ pub struct ShardConfig {
     pub limits: Arc<Limits>,
     /// The bounds over all shards of the gateway.
     pub admission: Arc<Admission>,
-    /// From `tls::server_config`.
-    pub tls: Arc<rustls::ServerConfig>,
+    /// What its listener shows and accepts at first, and what takes its place later.
+    pub tls: Arc<TlsMaterial>,
+    pub tls_news: Inbox<TlsNews>,
     /// How a certificate names its node.
     pub identity: Arc<IdentityRules>,
     /// From `bind_reuse_port`; the shard closes it when it stops.

@@ -5,11 +5,13 @@
 //! 3. A writer that is gone is a reason to stop.
 //! 4. While the shard stops its mail is taken and dropped, so that the writer never finds it full.
 
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Context;
 
 use gateway_core::mail::{Inbox, Weigh};
+use gateway_core::revocation::{Revocation, SerialKey};
 use gateway_core::seam::ToShard;
 
 use crate::bell::Wish;
@@ -50,6 +52,10 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
             ToShard::Serving(true) => shard.set_stage(Stage::Serving),
             ToShard::Serving(false) => shard.set_stage(Stage::Closed),
             ToShard::CloseAll(reason) => tell_all(shard, || Mail::End(reason.clone())).await,
+            ToShard::Revoked { set, added } => {
+                shard.listener_tls.set_revoked(set);
+                revoke(shard, &added).await;
+            }
             ToShard::Drain(order) => {
                 shard.set_stage(Stage::Draining(order));
                 tell_all(shard, || Mail::Drain(order)).await;
@@ -78,10 +84,24 @@ pub(crate) async fn drain(inbox: &Inbox<ToShard>) {
     std::future::pending().await
 }
 
+/// Ends the sessions of these certificates. New ones are refused by the set, which came before.
+async fn revoke(shard: &Rc<Shard>, added: &[Revocation]) {
+    let added: HashMap<SerialKey, &Revocation> =
+        added.iter().map(|revocation| (SerialKey::of(&revocation.serial), revocation)).collect();
+    let revoked: Vec<_> =
+        shard.sessions().into_iter().filter_map(|(key, serial)| Some((key, *added.get(&serial)?))).collect();
+    for some in revoked.chunks(MAIL_PER_TURN) {
+        for (key, revocation) in some {
+            shard.deliver(*key, Mail::Revoked(Box::new((*revocation).clone())));
+        }
+        executor::yield_now().await;
+    }
+}
+
 /// Leaves mail for every session that there is now.
 pub(crate) async fn tell_all(shard: &Rc<Shard>, mail: impl Fn() -> Mail) {
-    for keys in shard.session_keys().chunks(MAIL_PER_TURN) {
-        for key in keys {
+    for keys in shard.sessions().chunks(MAIL_PER_TURN) {
+        for (key, _) in keys {
             shard.deliver(*key, mail());
         }
         executor::yield_now().await;

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use gateway_core::close::CloseReason;
 use gateway_core::frame::{GatewayFrame, NodeFrame};
 use gateway_core::ids::{NodeId, SessionKey};
-use gateway_core::seam::{Identity, SessionNews, ToWriter};
+use gateway_core::seam::{SessionNews, ToWriter};
 use gateway_core::session::Session;
 use gateway_core::time::Moment;
 use gateway_proto::framing::PREFIX_BYTES;
@@ -26,6 +26,7 @@ use h2::{RecvStream, SendStream};
 
 use crate::admitted::Admitted;
 use crate::bell::Bell;
+use crate::identity::NodeCertificate;
 use crate::outbound::RoomWait;
 use crate::outbox::{Flush, Outbox};
 use crate::receive::{FrameReader, ReadEnd};
@@ -90,16 +91,18 @@ impl SessionIo {
     pub(crate) fn new(
         shard: &Rc<Shard>,
         bell: &Arc<Bell>,
-        identity: Identity,
+        certificate: &NodeCertificate,
         admitted: Admitted,
         body: RecvStream,
         send: SendStream<Bytes>,
     ) -> Box<Self> {
-        let slot = shard.lease_slot(bell);
+        let slot = shard.lease_slot(bell, certificate.serial);
+        let identity = certificate.identity.clone();
         let (key, node) = (slot.key(), identity.node.clone());
-        let limits = &shard.limits;
+        let (limits, now) = (&shard.limits, shard.clock.now());
+        let expires_at = now + shard.listener_tls.time_left(certificate.ends_at);
         Box::new(Self {
-            session: Session::new(key, identity, Arc::clone(limits), shard.clock.now()),
+            session: Session::new(key, identity, Arc::clone(limits), now).with_expiry(expires_at),
             slot,
             admitted,
             dues: Dues { shard: Rc::clone(shard), key, node, closed_owed: false },
@@ -171,6 +174,7 @@ impl SessionIo {
                 }
                 Mail::Drain(order) => self.session.handle_drain(&order, now),
                 Mail::Cut(order) => self.session.handle_cut(&order, now),
+                Mail::Revoked(revocation) => self.session.handle_revoked(&revocation, now),
                 Mail::End(reason) => self.session.handle_close(reason, now),
             }
         }

@@ -19,10 +19,10 @@ use gateway_core::ids::{SessionKey, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::mail::Post;
 use gateway_core::relay::RelayRequest;
+use gateway_core::revocation::{Revocation, SerialKey};
 use gateway_core::seam::SessionNews;
 use gateway_core::splitmix::SplitMix;
 use slab::Slab;
-use tokio_rustls::TlsAcceptor;
 
 use crate::accept::HandshakeSlots;
 use crate::bell::{Bell, Wish};
@@ -30,12 +30,14 @@ use crate::breather::Breather;
 use crate::counters::ShardCounters;
 use crate::executor::{Clock, Queues};
 use crate::identity::IdentityRules;
+use crate::listener_tls::ListenerTls;
 use crate::outbound::Outbound;
 use crate::receive_budget::ReceiveBudget;
 use crate::relay_io::RelayDesk;
 use crate::rest::Rest;
 use crate::sleeper::Sleeper;
 use crate::timers::Timers;
+use crate::tls::TlsMaterial;
 
 /// What a shard does about new streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +55,7 @@ pub(crate) struct Shard {
     pub(crate) clock: Clock,
     pub(crate) limits: Arc<Limits>,
     pub(crate) admission: Arc<Admission>,
-    pub(crate) tls: TlsAcceptor,
+    pub(crate) listener_tls: ListenerTls,
     pub(crate) http2: h2::server::Builder,
     pub(crate) identity: Arc<IdentityRules>,
     pub(crate) counters: Arc<ShardCounters>,
@@ -81,12 +83,15 @@ pub(crate) enum Mail {
     News(SessionNews),
     Drain(DrainOrder),
     Cut(DrainOrder),
+    Revoked(Box<Revocation>),
     End(CloseReason),
 }
 
 #[derive(Debug)]
 pub(crate) struct Mailslot {
     key: SessionKey,
+    /// The serial of its certificate.
+    certificate: SerialKey,
     bell: Arc<Bell>,
     mail: RefCell<VecDeque<Mail>>,
 }
@@ -110,7 +115,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Clock,
     pub(crate) limits: Arc<Limits>,
     pub(crate) admission: Arc<Admission>,
-    pub(crate) tls: Arc<rustls::ServerConfig>,
+    pub(crate) tls: Arc<TlsMaterial>,
     pub(crate) identity: Arc<IdentityRules>,
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) outbound: Outbound,
@@ -126,7 +131,7 @@ impl Shard {
             id: parts.id,
             clock: parts.clock,
             admission: parts.admission,
-            tls: TlsAcceptor::from(parts.tls),
+            listener_tls: ListenerTls::new(parts.tls),
             http2: crate::connection::http2(&limits),
             identity: parts.identity,
             counters: parts.counters,
@@ -157,15 +162,16 @@ impl Shard {
         number
     }
 
-    /// Takes a slot for a new session of the connection that `bell` wakes.
-    pub(crate) fn lease_slot(self: &Rc<Self>, bell: &Arc<Bell>) -> SlotLease {
+    /// Takes a slot for a new session of the connection that `bell` wakes, under this certificate.
+    pub(crate) fn lease_slot(self: &Rc<Self>, bell: &Arc<Bell>, certificate: SerialKey) -> SlotLease {
         let serial = self.next_serial.get();
         self.next_serial.set(serial.wrapping_add(1));
         let mut slots = self.slots.borrow_mut();
         let entry = slots.vacant_entry();
         let slot = u32::try_from(entry.key()).expect("fewer sessions than descriptors, and those fit an i32");
         let key = SessionKey { shard: self.id, slot, serial };
-        let mailslot = Rc::new(Mailslot { key, bell: Arc::clone(bell), mail: RefCell::default() });
+        let mailslot =
+            Rc::new(Mailslot { key, certificate, bell: Arc::clone(bell), mail: RefCell::default() });
         entry.insert(Rc::clone(&mailslot));
         SlotLease { shard: Rc::clone(self), slot: mailslot }
     }
@@ -180,9 +186,9 @@ impl Shard {
         }
     }
 
-    /// The keys of all sessions.
-    pub(crate) fn session_keys(&self) -> Vec<SessionKey> {
-        self.slots.borrow().iter().map(|(_, slot)| slot.key).collect()
+    /// All sessions, each with the serial of its certificate.
+    pub(crate) fn sessions(&self) -> Vec<(SessionKey, SerialKey)> {
+        self.slots.borrow().iter().map(|(_, slot)| (slot.key, slot.certificate)).collect()
     }
 
     pub(crate) fn lease_connection(self: &Rc<Self>) -> ConnectionLease {

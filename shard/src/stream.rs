@@ -3,7 +3,8 @@
 //! It checks that the request is a gRPC call in identity encoding, finds the call by its path, and
 //! refuses what needs a certificate from who has none. A refusal is trailers-only.
 //!
-//! 1. Who is refused cost no admission: the certificate and the stage are looked at before.
+//! 1. Who is refused cost no admission: the certificate and the stage are looked at before, and the certificate
+//!    anew for each call, since a connection may stand longer than what it was opened with counts.
 //! 2. `Join` alone is open to who has no certificate.
 
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gateway_core::close::CloseReason;
-use gateway_core::seam::Identity;
+use gateway_core::revocation;
 use gateway_core::time::Moment;
 use gateway_proto::{header, path};
 use h2::RecvStream;
@@ -24,6 +25,7 @@ use crate::bell::Bell;
 use crate::health::{HealthCall, HealthIo};
 use crate::relay_io::RelayIo;
 use crate::relay_wire::Asking;
+use crate::identity::NodeCertificate;
 use crate::session_io::SessionIo;
 use crate::shard::{Shard, Stage};
 use crate::status::{self, CallStatus};
@@ -31,7 +33,7 @@ use crate::status::{self, CallStatus};
 /// Who is at the other end of a connection.
 #[derive(Debug)]
 pub(crate) enum Peer {
-    Node(Identity),
+    Node(Box<NodeCertificate>),
     /// No certificate was shown.
     Anonymous,
     /// The certificate is of our roots and names nobody.
@@ -149,7 +151,7 @@ fn open_session(
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<Option<Stream>, CloseReason> {
-    let identity = authenticated(shard, peer)?.clone();
+    let certificate = authenticated(shard, peer)?;
     let refuse = |reason| {
         shard.counters.count_refusal(&reason);
         reason
@@ -163,12 +165,15 @@ fn open_session(
     let admitted = Admitted::ask(shard).map_err(refuse)?;
     // At once: a stock client may wait for the headers before it sends its Hello.
     let Ok(send) = respond.send_response(status::headers(), false) else { return Ok(None) };
-    Ok(Some(Stream::Session(SessionIo::new(shard, bell, identity, admitted, body, send))))
+    Ok(Some(Stream::Session(SessionIo::new(shard, bell, certificate, admitted, body, send))))
 }
 
-fn authenticated<'a>(shard: &Shard, peer: &'a Peer) -> Result<&'a Identity, CloseReason> {
+fn authenticated<'a>(shard: &Shard, peer: &'a Peer) -> Result<&'a NodeCertificate, CloseReason> {
     let reason = match peer {
-        Peer::Node(identity) => return Ok(identity),
+        Peer::Node(certificate) => match outdated(shard, certificate) {
+            None => return Ok(certificate),
+            Some(reason) => reason,
+        },
         Peer::Anonymous => CloseReason::BadCertificate(
             "no client certificate was shown; this call needs the node's certificate".to_owned(),
         ),
@@ -176,6 +181,15 @@ fn authenticated<'a>(shard: &Shard, peer: &'a Peer) -> Result<&'a Identity, Clos
     };
     shard.counters.count_refusal(&reason);
     Err(reason)
+}
+
+/// Why a certificate that was good for the handshake is not any more.
+fn outdated(shard: &Shard, certificate: &NodeCertificate) -> Option<CloseReason> {
+    let serial = &certificate.identity.certificate_serial;
+    if let Some(verdict) = shard.listener_tls.revoked(certificate.serial) {
+        return Some(revocation::refusal(serial, verdict));
+    }
+    shard.listener_tls.time_left(certificate.ends_at).is_zero().then_some(CloseReason::Expired)
 }
 
 fn not_offered(call: &str) -> CloseReason {

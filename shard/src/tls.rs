@@ -1,16 +1,23 @@
 //! The TLS side of the listeners: what a gateway shows of itself and what it accepts of nodes.
 //!
 //! 1. TLS 1.3 alone, one provider (`ring`), HTTP/2 alone.
-//! 2. A client certificate is optional in the handshake (Join needs none), and if one is shown it
-//!    chains to the node roots, is valid now and has the clientAuth usage, or the handshake fails.
+//! 2. A client certificate is optional in the handshake (Join needs none), and if one is shown it chains to one of
+//!    the node roots, is valid now, has the clientAuth usage and is not revoked, or the handshake fails.
 //! 3. No tickets, no resumption, no early data: every connection proves itself anew.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use gateway_core::revocation::RevokedSet;
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::verifier::NodeVerifier;
 
 /// Which of the PEM files is wrong, and how.
 #[derive(Debug, thiserror::Error)]
@@ -34,37 +41,64 @@ pub enum TlsError {
 const SERVING_CHAIN: &str = "the serving certificate chain";
 const NODE_ROOTS: &str = "the file of node roots";
 
-/// The configuration of a gateway's listeners, from three PEM texts: the serving chain (leaf first),
-/// its key, and the certificates that node certificates must chain to.
-pub fn server_config(
-    cert_chain_pem: &[u8],
-    key_pem: &[u8],
-    node_roots_pem: &[u8],
-) -> Result<Arc<ServerConfig>, TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let chain = certificates(cert_chain_pem, SERVING_CHAIN)?;
-    let key = private_key(key_pem)?;
-    let roots = Arc::new(node_roots(node_roots_pem)?);
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
-        .allow_unauthenticated()
-        // The hints would only tell strangers the names of the operator's authorities.
-        .clear_root_hint_subjects()
-        .build()
-        .map_err(|error| TlsError::BadRoots(error.to_string()))?;
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| TlsError::BadServing(error.to_string()))?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(|error| match error {
+/// What listeners show of the gateway and accept of nodes. What is revoked comes on top: see `server_config`.
+#[derive(Debug)]
+pub struct TlsMaterial {
+    provider: Arc<CryptoProvider>,
+    shown: Arc<dyn ResolvesServerCert>,
+    chains: Arc<dyn ClientCertVerifier>,
+    leeway: Duration,
+}
+
+impl TlsMaterial {
+    /// From three PEM texts: the serving chain (leaf first), its key, and the certificates that node certificates
+    /// must chain to. `leeway` is how far a certificate may be out of its time, since clocks differ.
+    pub fn new(
+        cert_chain_pem: &[u8],
+        key_pem: &[u8],
+        node_roots_pem: &[u8],
+        leeway: Duration,
+    ) -> Result<Self, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let chain = certificates(cert_chain_pem, SERVING_CHAIN)?;
+        let key = private_key(key_pem)?;
+        let roots = Arc::new(node_roots(node_roots_pem)?);
+        let chains = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .allow_unauthenticated()
+            // The hints would only tell strangers the names of the operator's authorities.
+            .clear_root_hint_subjects()
+            .build()
+            .map_err(|error| TlsError::BadRoots(error.to_string()))?;
+        let shown = CertifiedKey::from_der(chain, key, &provider).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch,
             other => TlsError::BadServing(other.to_string()),
         })?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    config.send_tls13_tickets = 0;
-    config.max_early_data_size = 0;
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    Ok(Arc::new(config))
+        Ok(Self { provider, shown: Arc::new(SingleCertAndKey::from(shown)), chains, leeway })
+    }
+
+    /// How far a certificate may be out of its time.
+    pub fn leeway(&self) -> Duration {
+        self.leeway
+    }
+
+    /// The configuration of listeners that refuse what is revoked.
+    pub(crate) fn server_config(&self, revoked: &Arc<RevokedSet>) -> Arc<ServerConfig> {
+        let verifier = NodeVerifier {
+            chains: Arc::clone(&self.chains),
+            leeway: self.leeway,
+            revoked: Arc::clone(revoked),
+        };
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("ring speaks TLS 1.3")
+            .with_client_cert_verifier(Arc::new(verifier))
+            .with_cert_resolver(Arc::clone(&self.shown));
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.send_tls13_tickets = 0;
+        config.max_early_data_size = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Arc::new(config)
+    }
 }
 
 fn certificates(pem: &[u8], file: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {

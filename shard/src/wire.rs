@@ -389,6 +389,9 @@ fn encode_arm(frame: GatewayFrame) -> v1::gateway_frame::Frame {
             Arm::InventoryWanted(v1::InventoryWanted { sections: names(&wanted) })
         }
         GatewayFrame::Drain { reconnect_after_ms } => Arm::Drain(v1::Drain { reconnect_after_ms }),
+        GatewayFrame::RevocationNotice { reason, serials } => {
+            Arm::RevocationNotice(v1::RevocationNotice { reason, serials })
+        }
         GatewayFrame::HeartbeatAck { sequence, server_time } => {
             Arm::HeartbeatAck(v1::HeartbeatAck { sequence, server_unix_ms: server_time.0 })
         }

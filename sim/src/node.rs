@@ -206,7 +206,7 @@ impl SimNode {
                 self.heard_at = now;
             }
             GatewayFrame::InventoryWanted(wanted) => self.inventory.handle_wanted(&wanted, chance),
-            GatewayFrame::Drain { .. } => {}
+            GatewayFrame::Drain { .. } | GatewayFrame::RevocationNotice { .. } => {}
         }
         self.send();
     }

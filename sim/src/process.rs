@@ -137,6 +137,8 @@ impl Process {
             poll_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(1),
             spec_sweep_every: Duration::from_secs(2),
+            revocation_poll: Duration::from_secs(1),
+            revocation_scan: Duration::from_secs(4),
             hooked: self.hooked.clone(),
         };
         self.writer = Some(Writer::new(config, now));

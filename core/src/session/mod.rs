@@ -3,7 +3,7 @@
 //! It owns what a session may do and in which order. It never sees a socket or the database; it
 //! answers with what the writer said is durable. `lifecycle` is its table, `durable` what is
 //! stored, `inventory` what is stored beside that, `validation` what a frame may hold, `inbox` what
-//! waits, `vitals` when the node was heard, `draining` how it is sent away.
+//! waits, `vitals` when the node was heard, `draining` how it is sent away, `certificate` why it must go.
 //!
 //! A driver gives it inputs, then polls `poll_to_writer`, `poll_frame` and `poll_end`, in that order,
 //! each until `None`. What can't be posted at once is kept and posted first later; the driver goes on
@@ -14,10 +14,11 @@
 //! 3. Durable frames are answered in order of arrival, each once, also those rejected here. Sections of
 //!    the inventory are answered once, beside that order.
 //! 4. A heartbeat never waits behind a durable frame.
-//! 5. Once the session ended nothing is given out but the end, and `Closed` if the writer was told
-//!    of the session: once, and last.
+//! 5. Once the session ended nothing is given out but the end, what `certificate` says of it, and `Closed`
+//!    if the writer was told of the session: once, and last.
 //! 6. What waits is bounded by `wants_read`; an idle session holds a few hundred bytes.
 
+mod certificate;
 mod draining;
 mod durable;
 mod inbox;
@@ -61,6 +62,7 @@ pub struct Session {
     limits: Arc<Limits>,
     phase: Phase,
     opened_at: Moment,
+    expires_at: Option<Moment>,
     introduction: Introduction,
     /// What `Welcome` repeats of the Hello.
     journal: Option<JournalId>,
@@ -111,6 +113,7 @@ impl Session {
             limits,
             phase: Phase::Opening,
             opened_at: now,
+            expires_at: None,
             introduction: Introduction::Awaited(Box::new(identity)),
             journal: None,
             boot_id: Arc::default(),
@@ -240,6 +243,7 @@ impl Session {
     /// Time has passed; to be called at `next_deadline` or later.
     pub fn handle_time(&mut self, now: Moment) {
         self.settle(now);
+        self.check_expiry(now);
         if self.phase == Phase::Opening && now >= self.hello_due_at() {
             self.take_event(Event::HelloLate);
         }
@@ -309,13 +313,15 @@ impl Session {
 
     /// When `handle_time` must be called next; it may move with each input.
     pub fn next_deadline(&self) -> Option<Moment> {
-        match (self.phase, &self.membership) {
+        let expiry = self.expires_at.filter(|_| self.phase != Phase::Ended);
+        let of_phase = match (self.phase, &self.membership) {
             (Phase::Opening, _) => Some(self.hello_due_at()),
             (Phase::Live, Some(membership)) if self.wants_read() && !self.held_back => {
                 Some(membership.vitals.deadline())
             }
             _ => None,
-        }
+        };
+        of_phase.into_iter().chain(expiry).min()
     }
 
     /// Whether the Hello still waits for its outcome, from the opening of the stream on (for

@@ -4,6 +4,7 @@
 //! ends: the Hello, Welcome's order, the one durable frame at a time, bad frames, silence, half-closes,
 //! fences. Bytes and sockets are the shard's to test, orders nobody thought of the properties'.
 
+mod certificates;
 mod draining;
 pub(super) mod events;
 pub(super) mod inventory;

@@ -45,6 +45,10 @@ impl Writer {
                 let look = self.may_route() && self.directory.len() > 0 && self.cancels.poll_look(now);
                 look.then(|| Job::Cancels { gateway: self.config.gateway.clone() })
             })
+            .or_else(|| {
+                let look = if self.may_route() { self.revocations.poll_look(now) } else { None };
+                look.map(Job::Revocations)
+            })
             .or_else(|| self.poll_sweep_job(now))
     }
 
@@ -59,7 +63,8 @@ impl Writer {
             let hellos = self.hellos.queue().next_deadline();
             let cancels = self.cancels.next_deadline().filter(|_| self.directory.len() > 0);
             let specs = self.specs.next_look().filter(|_| self.directory.len() > 0);
-            [dispatch, hellos, cancels, specs, self.next_poll].into_iter().flatten().min()
+            let revocations = self.revocations.next_deadline();
+            [dispatch, hellos, cancels, specs, revocations, self.next_poll].into_iter().flatten().min()
         });
         let always = [
             self.lease.next_deadline(self.lease_aim()),
@@ -89,6 +94,7 @@ impl Writer {
             Queue::Inventory => self.inventory.backoff().health(),
             Queue::Presence => self.presence.queue().backoff().health(),
             Queue::Feed => self.cancels.backoff().health(),
+            Queue::Revocations => self.revocations.backoff().health(),
             Queue::Sweeps => self.sweeps.backoff().health(),
             Queue::Specs => self.specs.backoff().health(),
         }
@@ -97,7 +103,7 @@ impl Writer {
     /// Entries of a queue that wait for a batch; lanes that wait for a pass.
     pub fn queue_len(&self, queue: Queue) -> usize {
         match queue {
-            Queue::Lease | Queue::Feed | Queue::Sweeps => 0,
+            Queue::Lease | Queue::Feed | Queue::Sweeps | Queue::Revocations => 0,
             Queue::Hellos => self.hellos.queue().len(),
             Queue::Dispatch => self.ledger.waiting(Look::Urgent) + self.ledger.waiting(Look::Patrol),
             Queue::Updates => self.updates.len(),

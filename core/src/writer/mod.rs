@@ -29,6 +29,7 @@ mod lanes;
 mod lease;
 mod outcomes;
 mod presence;
+mod revocations;
 #[cfg(test)]
 mod sequences;
 mod settlement;
@@ -39,7 +40,7 @@ mod stop;
 mod suspects;
 mod sweeps;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod updates;
@@ -60,6 +61,7 @@ use self::lanes::{Ledger, Look};
 use self::lease::{Lease, LeaseChange};
 pub use self::lease::{LeaseEvent, LeaseState};
 use self::presence::Presence;
+use self::revocations::RevocationFeed;
 use self::specs::Specs;
 use self::statuses::StatusQueue;
 use self::stop::Stop;
@@ -92,6 +94,10 @@ pub struct WriterConfig {
     pub sweep_every: Duration,
     /// How often each gateway looks for specs that its sessions have not answered.
     pub spec_sweep_every: Duration,
+    /// How often what changed among the revoked certificates is looked at, where nobody pokes.
+    pub revocation_poll: Duration,
+    /// How often all that are revoked are read.
+    pub revocation_scan: Duration,
     /// What the store runs hooks for.
     pub hooked: HookedKinds,
 }
@@ -119,6 +125,8 @@ pub struct WriterCounts {
     pub sessions_superseded: u64,
     /// Certificates that two machines used in turn.
     pub certificates_quarantined: u64,
+    /// Sessions granted to certificates that the database does not know, so that none can be revoked by its row.
+    pub hellos_of_unknown_certificates: u64,
     pub dispatch_passes: u64,
     pub commands_claimed: u64,
     pub updates_stored: u64,
@@ -162,6 +170,7 @@ pub struct Writer {
     inventory: GroupQueue<InventoryEntry>,
     presence: Presence,
     cancels: CancelFeed,
+    revocations: RevocationFeed,
     sweeps: Sweeps,
     specs: Specs,
     drain: Drain,
@@ -187,6 +196,7 @@ impl Writer {
             inventory: GroupQueue::new(),
             presence: Presence::new(),
             cancels: CancelFeed::new(),
+            revocations: RevocationFeed::new(config.revocation_poll, config.revocation_scan),
             sweeps: Sweeps::new(&config),
             specs: Specs::new(&config),
             drain: Drain::default(),
@@ -224,7 +234,7 @@ impl Writer {
         // The lease's own outcome first: it may be the renewal that the look at the time misses.
         if let Outcome::Lease(outcome) = outcome {
             let change = self.lease.handle_outcome(outcome, started, now);
-            self.follow_lease(change);
+            self.follow_lease(change, now);
             self.observe_time(now);
         } else {
             self.observe_time(now);
@@ -398,14 +408,15 @@ impl Writer {
 
     fn observe_time(&mut self, now: Moment) {
         let change = self.lease.handle_time(now);
-        self.follow_lease(change);
+        self.follow_lease(change, now);
     }
 
-    fn follow_lease(&mut self, change: LeaseChange) {
+    fn follow_lease(&mut self, change: LeaseChange, now: Moment) {
         match change {
             LeaseChange::Nothing => {}
             LeaseChange::Serve if self.stop.is_begun() => {}
             LeaseChange::Serve => {
+                self.revocations.handle_serving(now);
                 for shard in self.shards() {
                     self.to_shard.push_back((shard, ToShard::Serving(true)));
                 }

@@ -64,6 +64,8 @@ impl Writer {
             Outcome::SpecsDue(Err(error)) => self.take_specs_look_error(&error, now),
             Outcome::SpecsApplied(Ok(outcomes)) => self.take_spec_answers(outcomes),
             Outcome::SpecsApplied(Err(error)) => self.take_spec_answers_error(&error, now),
+            Outcome::Revocations(Ok(found)) => self.take_revocations(found),
+            Outcome::Revocations(Err(error)) => self.revocations.handle_failed(&error, now),
             Outcome::Sweep(outcome) => self.take_swept(outcome, started, now),
         }
     }
@@ -71,7 +73,7 @@ impl Writer {
     fn routing_refused(&mut self, counts: bool, now: Moment) {
         if counts {
             let change = self.lease.handle_routing_refused(now);
-            self.follow_lease(change);
+            self.follow_lease(change, now);
         }
     }
 
@@ -146,6 +148,7 @@ impl Writer {
             lanes.iter().for_each(|lane| self.ledger.mark(*lane, Look::Urgent));
         }
         self.counts.hellos_granted += 1;
+        self.counts.hellos_of_unknown_certificates += u64::from(!grant.is_recorded);
         let session = LiveSession { key, node, epoch: grant.epoch, lanes, bad_entries: 0 };
         if let Some(older) = self.directory.enter(session) {
             self.counts.sessions_superseded += 1;

@@ -20,8 +20,8 @@ use crate::inventory::BodyHash;
 use crate::seam::{EventsRequest, LookRequest, SectionRequest, SpecAnswer, StatusRequest};
 use crate::store::{
     Claim, EventsOutcome, ExpiryPass, HelloGrant, HelloOutcome, InFlight, InventoryOutcome, Job, LaneState,
-    LeaseOutcome, PresenceOutcome, Queue, Routed, SpecAppliedOutcome, SpecsFound, SpecsLook, StatusOutcome,
-    StoreError, SweepJob, SweepOutcome, UpdateOutcome,
+    LeaseOutcome, PresenceOutcome, Queue, RevocationsFound, Routed, SpecAppliedOutcome, SpecsFound,
+    SpecsLook, StatusOutcome, StoreError, SweepJob, SweepOutcome, UpdateOutcome,
 };
 use crate::time::UnixMillis;
 
@@ -357,6 +357,7 @@ impl World {
                     keys.into_iter().for_each(|key| self.close(key));
                 }
                 ToShard::Session { key, news } => self.hear(key, news),
+                ToShard::Revoked { .. } => unreachable!("nothing is revoked in this world"),
                 ToShard::Drain(_) | ToShard::Cut(_) | ToShard::Stop => {
                     unreachable!("nobody stops this world")
                 }
@@ -488,6 +489,12 @@ impl World {
                 Outcome::Presence(Ok(entries.iter().map(outcome).collect()))
             }
             Job::Cancels { .. } => Outcome::Cancels(Ok(Vec::new())),
+            Job::Revocations(_) => Outcome::Revocations(Ok(RevocationsFound {
+                certificates: Vec::new(),
+                more_changes: None,
+                more_after: None,
+                now_micros: 0,
+            })),
             Job::Events { entries } => {
                 Outcome::Events(Ok(entries.iter().map(|entry| self.append(entry)).collect()))
             }
@@ -592,6 +599,7 @@ impl World {
             cursors: vec![LaneSeq(0)],
             has_pending: self.rows.iter().any(|row| row.node == number && row.state == CommandState::Pending),
             inventory_wanted: Vec::new(),
+            is_recorded: true,
         }))
     }
 

@@ -25,7 +25,7 @@ use crate::frame::{CancelCommand, Command, CommandUpdate, RejectCode};
 use crate::ids::{Attempt, Credits, EventSeq, FrameRef, LaneSeq, SectionName};
 use crate::store::{
     Claim, HelloGrant, HelloOutcome, InFlight, Job, LaneRead, LaneState, LaneWant, LeaseJob, LeaseOutcome,
-    PresenceOutcome, Queue, Routed, SpecsFound, StoreError, UpdateOutcome, WantedCancel,
+    PresenceOutcome, Queue, RevocationsFound, Routed, SpecsFound, StoreError, UpdateOutcome, WantedCancel,
 };
 use crate::time::UnixMillis;
 
@@ -59,6 +59,8 @@ pub(super) fn config() -> WriterConfig {
         // Sweeps have stories of their own.
         sweep_every: Duration::from_secs(24 * 3600),
         spec_sweep_every: Duration::from_secs(24 * 3600),
+        revocation_poll: Duration::from_secs(24 * 3600),
+        revocation_scan: Duration::from_secs(24 * 3600),
         hooked: HookedKinds::default(),
     }
 }
@@ -97,6 +99,16 @@ impl Desk {
                 Job::SpecsDue { looks, .. } if !self.has_specs => {
                     let found = vec![SpecsFound::default(); looks.len()];
                     self.outcome(Outcome::SpecsDue(Ok(found)));
+                }
+                // Revocations have stories of their own, in their file.
+                Job::Revocations(_) => {
+                    let nothing = RevocationsFound {
+                        certificates: Vec::new(),
+                        more_changes: None,
+                        more_after: None,
+                        now_micros: 0,
+                    };
+                    self.outcome(Outcome::Revocations(Ok(nothing)));
                 }
                 job => return Some(job),
             }
@@ -162,6 +174,7 @@ fn describe((shard, message): (ShardId, ToShard)) -> String {
         ToShard::Serving(serving) => format!("shard {shard}: serving {serving}"),
         ToShard::CloseAll(reason) => format!("shard {shard}: close all, {}", reason.label()),
         ToShard::Drain(order) => format!("shard {shard}: drain within {:?}", order.within),
+        ToShard::Revoked { added, .. } => format!("shard {shard}: {} revoked", added.len()),
         ToShard::Cut(_) => format!("shard {shard}: cut"),
         ToShard::Stop => format!("shard {shard}: stop"),
         ToShard::Relayed(_) => unreachable!("the writer passes no call on"),
@@ -219,6 +232,7 @@ fn grant(epoch: u64) -> HelloGrant {
         cursors: vec![LaneSeq(0); 16],
         has_pending: false,
         inventory_wanted: Vec::new(),
+        is_recorded: true,
     }
 }
 

@@ -12,7 +12,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use gateway_core::command::CommandState;
-use gateway_core::duplicate::{self, DuplicateRule};
+use gateway_core::duplicate;
 use gateway_core::frame::{CancelCommand, Command, KnownCommand};
 use gateway_core::ids::{Attempt, CommandId, EventSeq, LaneSeq, SessionEpoch};
 use gateway_core::seam::HelloRequest;
@@ -20,18 +20,18 @@ use gateway_core::store::{HelloGrant, HelloOutcome, InFlight, LeaseProof, Routed
 use gateway_core::time::UnixMillis;
 use uuid::Uuid;
 
-use super::JobError;
 use super::hello_fate::{Fate, Row, fate};
 use super::hello_sessions::{Look, Written, lock_sessions};
 use super::inventory;
 use super::stored::{StoredCommand, bigint, command_state, corrupt, counter, integer, lane_name, number};
+use super::{HelloRules, JobError};
 use crate::connection::Link;
 
 pub(super) async fn execute(
     link: &mut Link,
     proof: &LeaseProof,
     entries: &[HelloRequest],
-    rule: &DuplicateRule,
+    rules: &HelloRules,
 ) -> Result<Routed<Vec<HelloOutcome>>, JobError> {
     let distinct: BTreeSet<&str> = entries.iter().map(|entry| entry.identity.node.as_str()).collect();
     if distinct.len() < entries.len() {
@@ -39,19 +39,23 @@ pub(super) async fn execute(
         return Err(JobError::Store(StoreError::Rejected(twice)));
     }
     link.begin().await?;
-    let Some(looks) = lock_sessions(link, proof, entries, rule).await? else {
+    let Some(looks) = lock_sessions(link, proof, entries, rules).await? else {
         link.roll_back().await?;
         return Ok(Routed::LeaseLost);
     };
     let granted: Vec<&HelloRequest> = entries
         .iter()
         .zip(&looks)
-        .filter_map(|(entry, look)| matches!(look, Look::Granted(_)).then_some(entry))
+        .filter_map(|(entry, look)| matches!(look, Look::Granted { .. }).then_some(entry))
         .collect();
     let moves = Written::of(entries, &looks);
     let mut answers = read_commands(link, &granted).await?;
     let mut grants = write(link, proof, &granted, &mut answers, &moves).await?;
     let lists = granted.iter().map(|entry| (&entry.identity.node, &entry.hello.inventory[..]));
+    let recorded = looks.iter().filter_map(Look::is_recorded);
+    for (grant, is_recorded) in grants.iter_mut().zip(recorded) {
+        grant.is_recorded = is_recorded;
+    }
     for (grant, wanted) in grants.iter_mut().zip(inventory::wanted(link, lists).await?) {
         grant.inventory_wanted = wanted;
     }
@@ -62,7 +66,7 @@ pub(super) async fn execute(
         Look::Duplicate => {
             Ok(HelloOutcome::Quarantined(duplicate::quarantined(&entry.identity.certificate_serial)))
         }
-        Look::Granted(_) => {
+        Look::Granted { .. } => {
             let grant = grants.next().map(|grant| HelloOutcome::Granted(Box::new(grant)));
             grant.ok_or_else(|| corrupt("a session's row is gone"))
         }
@@ -253,6 +257,7 @@ async fn write(
                 cursors: row.cursors.into_iter().map(|seq| LaneSeq(counter(seq))).collect(),
                 has_pending: row.has_pending,
                 inventory_wanted: Vec::new(),
+                is_recorded: true,
             }
         })
         .collect())

@@ -1,31 +1,47 @@
 //! The first step of a batch of Hellos: the lease is proved, the sessions are locked, and it is found out who
 //! may have one.
 //!
-//! What a Hello from another place means is `gateway_core::duplicate`'s to say; here it is read and written.
+//! What a certificate allows is `gateway_core::certificate`'s to say, what a Hello from another place means
+//! `gateway_core::duplicate`'s; here it is read and written.
 //!
-//! 1. A certificate serial that the database does not know is accepted for now; one that is revoked
-//!    or another node's is not. (Full identity comes later.)
+//! 1. What is recorded of the certificate is read under the session's lock, so a revocation that committed before
+//!    the Hello's commit, and a Hello that committed before it, never miss each other: the feed ends the session.
 //! 2. What is remembered of a node's moves is read and written only where it moved.
 
+use gateway_core::certificate::{self, CertificateRecord};
 use gateway_core::close::CloseReason;
-use gateway_core::duplicate::{self, DUPLICATE_IDENTITY, DuplicateRule, Judgement, Moves, Place};
+use gateway_core::duplicate::{self, DUPLICATE_IDENTITY, Judgement, Moves, Place};
+use gateway_core::revocation::NO_REASON;
 use gateway_core::seam::HelloRequest;
 use gateway_core::store::LeaseProof;
 use gateway_core::time::UnixMillis;
 
-use super::JobError;
 use super::hello::array_literal;
 use super::stored::{bigint, corrupt};
+use super::{HelloRules, JobError};
 use crate::connection::Link;
 
 /// What the first step found out about a Hello.
 #[derive(Debug)]
 pub(super) enum Look {
     /// With what is to be remembered of the node's moves, where it moved.
-    Granted(Option<Moves>),
+    Granted {
+        moves: Option<Moves>,
+        is_recorded: bool,
+    },
     Refused(CloseReason),
     /// Two machines use its certificate.
     Duplicate,
+}
+
+impl Look {
+    /// Of one that is granted, whether its certificate is in `node_certs`.
+    pub(super) fn is_recorded(&self) -> Option<bool> {
+        match self {
+            Self::Granted { is_recorded, .. } => Some(*is_recorded),
+            Self::Refused(_) | Self::Duplicate => None,
+        }
+    }
 }
 
 /// Locks the sessions; `None` where the lease is lost.
@@ -33,7 +49,7 @@ pub(super) async fn lock_sessions(
     link: &mut Link,
     proof: &LeaseProof,
     entries: &[HelloRequest],
-    rule: &DuplicateRule,
+    rules: &HelloRules,
 ) -> Result<Option<Vec<Look>>, JobError> {
     let text = |of: fn(&HelloRequest) -> &str| -> Vec<&str> { entries.iter().map(of).collect() };
     let rows = sqlx::query_file!(
@@ -60,50 +76,49 @@ pub(super) async fn lock_sessions(
             row.moved.then(|| Place::of(&row.machine.unwrap_or_default(), &row.boot_id.unwrap_or_default()));
         Row {
             known: row.known,
-            cert_node: row.cert_node,
-            cert_revoked: row.cert_revoked,
-            cert_revoked_reason: row.cert_revoked_reason,
+            record: row.cert_node.map(|node| CertificateRecord {
+                node,
+                role: row.cert_role.unwrap_or_default(),
+                allowed_kinds: row.cert_allowed_kinds,
+                revoked: row
+                    .cert_revoked
+                    .then(|| row.cert_revoked_reason.unwrap_or_else(|| NO_REASON.to_owned())),
+            }),
             before,
             moves,
             now: UnixMillis(row.now),
         }
     });
-    Ok(Some(rows.zip(entries).map(|(row, entry)| look(row, entry, rule)).collect()))
+    Ok(Some(rows.zip(entries).map(|(row, entry)| look(row, entry, rules)).collect()))
 }
 
-fn look(row: Row, entry: &HelloRequest, rule: &DuplicateRule) -> Look {
+fn look(row: Row, entry: &HelloRequest, rules: &HelloRules) -> Look {
     let node = &entry.identity.node;
-    let serial = &entry.identity.certificate_serial;
     if !row.known {
         return Look::Refused(CloseReason::NotPermitted(format!(
             "node {node} is not registered; an operator registers it in the gateway's database \
              with SELECT register_node('{node}')"
         )));
     }
-    if row.cert_revoked {
-        let why = row.cert_revoked_reason.unwrap_or_else(|| "no reason given".to_owned());
-        return Look::Refused(duplicate::revoked(serial, &why));
+    let record = row.record.as_ref();
+    if let Err(reason) = certificate::admit(rules.unknown_serial, &entry.identity, &entry.hello, record) {
+        return Look::Refused(reason);
     }
-    if row.cert_node.is_some_and(|owner| owner != node.as_str()) {
-        return Look::Refused(CloseReason::BadCertificate(format!(
-            "certificate {serial} was issued to another node than {node}"
-        )));
-    }
+    let is_recorded = record.is_some();
     let here = Place::of(&entry.hello.machine, &entry.hello.boot_id);
-    let judged = row.before.and_then(|before| duplicate::judge(rule, before, &row.moves, here, row.now));
+    let judged =
+        row.before.and_then(|before| duplicate::judge(&rules.duplicates, before, &row.moves, here, row.now));
     match judged {
         Some(Judgement::Duplicate) => Look::Duplicate,
-        Some(Judgement::Moved(moves)) => Look::Granted(Some(moves)),
-        None => Look::Granted(None),
+        Some(Judgement::Moved(moves)) => Look::Granted { moves: Some(moves), is_recorded },
+        None => Look::Granted { moves: None, is_recorded },
     }
 }
 
 /// What is stored about one of them.
 struct Row {
     known: bool,
-    cert_node: Option<String>,
-    cert_revoked: bool,
-    cert_revoked_reason: Option<String>,
+    record: Option<CertificateRecord>,
     /// Where its last Hello came from, if that was elsewhere.
     before: Option<Place>,
     moves: Moves,
@@ -143,7 +158,7 @@ impl<'a> Written<'a> {
         let mut written = Self::default();
         for (entry, look) in entries.iter().zip(looks) {
             match look {
-                Look::Granted(Some(moves)) => written.push(entry, moves),
+                Look::Granted { moves: Some(moves), .. } => written.push(entry, moves),
                 Look::Duplicate => {
                     // Once it is admitted again it begins anew.
                     written.push(entry, &Moves::default());
@@ -151,7 +166,7 @@ impl<'a> Written<'a> {
                     written.duplicate_serials.push(&entry.identity.certificate_serial);
                     written.duplicate_reasons.push(DUPLICATE_IDENTITY);
                 }
-                Look::Granted(None) | Look::Refused(_) => {}
+                Look::Granted { moves: None, .. } | Look::Refused(_) => {}
             }
         }
         written

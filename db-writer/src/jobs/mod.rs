@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway_core::certificate::UnknownSerial;
 use gateway_core::duplicate::DuplicateRule;
 use gateway_core::ids::GatewayId;
 use gateway_core::store::{Job, Outcome, Queue, StoreError};
@@ -34,6 +35,7 @@ mod known_cursors;
 mod lanes;
 mod lease;
 mod presence;
+mod revocations;
 mod specs;
 mod statuses;
 mod stored;
@@ -51,9 +53,16 @@ pub struct QueueRunner {
 /// What a runner keeps from job to job, beside its connection.
 #[derive(Debug)]
 struct State {
-    duplicates: DuplicateRule,
+    rules: HelloRules,
     hooks: hooks::HookRunner,
     cursors: known_cursors::KnownCursors,
+}
+
+/// By what Hellos are granted.
+#[derive(Debug, Clone, Default)]
+struct HelloRules {
+    duplicates: DuplicateRule,
+    unknown_serial: UnknownSerial,
 }
 
 /// Why a job failed: by the database, or by what it holds.
@@ -82,13 +91,20 @@ impl QueueRunner {
         let connector = Connector::new(options, gateway, queue, wait_for_disk);
         let hooks = hooks::HookRunner::new(Arc::default(), Arc::default());
         let cursors = known_cursors::KnownCursors::default();
-        Self { connector, queue, state: State { duplicates: DuplicateRule::default(), hooks, cursors } }
+        Self { connector, queue, state: State { rules: HelloRules::default(), hooks, cursors } }
     }
 
     /// The same runner with this rule of when a certificate is quarantined.
     #[must_use]
     pub fn with_duplicates(mut self, rule: DuplicateRule) -> Self {
-        self.state.duplicates = rule;
+        self.state.rules.duplicates = rule;
+        self
+    }
+
+    /// The same runner, which does this with certificates that `node_certs` does not have.
+    #[must_use]
+    pub fn with_unknown_serial(mut self, unknown: UnknownSerial) -> Self {
+        self.state.rules.unknown_serial = unknown;
         self
     }
 
@@ -138,11 +154,11 @@ async fn end_transaction(link: &mut Link) -> Result<(), sqlx::Error> {
 }
 
 async fn execute(link: &mut Link, job: &Job, state: &mut State) -> Result<Outcome, JobError> {
-    let State { duplicates, hooks, cursors } = state;
+    let State { rules, hooks, cursors } = state;
     Ok(match job {
         Job::Lease(job) => Outcome::Lease(Ok(lease::execute(link, job).await?)),
         Job::Hellos { proof, entries } => {
-            Outcome::Hellos(Ok(hello::execute(link, proof, entries, duplicates).await?))
+            Outcome::Hellos(Ok(hello::execute(link, proof, entries, rules).await?))
         }
         Job::Dispatch { proof, wants } => Outcome::Dispatch(Ok(dispatch::execute(link, proof, wants).await?)),
         Job::ReadLanes { proof, lanes } => Outcome::LanesRead(Ok(lanes::execute(link, proof, lanes).await?)),
@@ -160,6 +176,7 @@ async fn execute(link: &mut Link, job: &Job, state: &mut State) -> Result<Outcom
             Outcome::SpecsDue(Ok(specs::look(link, gateway, looks, *at_most_bytes).await?))
         }
         Job::SpecsApplied { entries } => Outcome::SpecsApplied(Ok(specs::store(link, entries).await?)),
+        Job::Revocations(look) => Outcome::Revocations(Ok(revocations::execute(link, look).await?)),
         Job::Sweep(job) => Outcome::Sweep(Ok(sweeps::execute(link, job).await?)),
     })
 }

@@ -10,6 +10,7 @@
 use gateway_core::command::CommandState;
 use proptest::prelude::*;
 
+use super::certificates::{Certify, certify};
 use super::journals::{self, Stretch};
 use super::sweeps::{Sweep, sweeps};
 
@@ -92,6 +93,7 @@ pub enum Op {
         node: u8,
         lane: u8,
     },
+    Certificates(Certify),
     /// Runs of journals, in one batch.
     Events(Vec<Stretch>),
     /// One after the other, as a leader does.
@@ -116,6 +118,8 @@ pub struct Hi {
     pub lists: Vec<(u8, u8)>,
     /// Which of the machines that have its certificate it is.
     pub machine: u8,
+    /// Its place among `certificates::ROLES`.
+    pub role: u8,
 }
 
 /// A section that is stored, or looked at.
@@ -256,6 +260,7 @@ fn operation() -> impl Strategy<Value = Op> {
         4 => prop::collection::vec(report_run(), 1..4).prop_map(Op::Reports),
         4 => prop::collection::vec(status_word(), 1..4).prop_map(Op::Statuses),
         6 => journals::batch().prop_map(Op::Events),
+        6 => certify().prop_map(Op::Certificates),
         8 => sweeps().prop_map(Op::Sweeps),
     ]
 }
@@ -324,8 +329,17 @@ fn hi() -> impl Strategy<Value = Hi> {
     });
     let lists = prop::collection::vec((0..SECTIONS, 0..BODIES), 0..4);
     let machine = prop_oneof![6 => Just(0u8), 3 => Just(1u8), 1 => Just(2u8)];
-    (node, capacities, prop::collection::vec(knows, 0..4), lists, machine)
-        .prop_map(|(node, capacities, knows, lists, machine)| Hi { node, capacities, knows, lists, machine })
+    let role = prop_oneof![12 => Just(0u8), 6 => Just(1u8), 1 => Just(2u8)];
+    (node, capacities, prop::collection::vec(knows, 0..4), lists, machine, role).prop_map(
+        |(node, capacities, knows, lists, machine, role)| Hi {
+            node,
+            capacities,
+            knows,
+            lists,
+            machine,
+            role,
+        },
+    )
 }
 
 fn part() -> impl Strategy<Value = Part> {

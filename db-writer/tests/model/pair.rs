@@ -24,6 +24,7 @@ use gateway_core::time::UnixMillis;
 use gateway_sim::store::{CommandRow, HookRules, NewCommand, Store};
 use uuid::Uuid;
 
+use super::certificates::{ROLES, certificate_line};
 use super::journals::{Stretch, event_line};
 use super::operations::*;
 use super::postgres::{DUPLICATES, HOOKS, Postgres};
@@ -111,6 +112,13 @@ impl<'a> Pair<'a> {
                 let lost = self.model.lose_marks(&node, &lane_of(*lane));
                 self.postgres.lose_marks(&node, &lost).await;
                 Ok(())
+            }
+            Op::Certificates(what) => {
+                self.certify(what).await;
+                match self.look_at_certificates(what) {
+                    Some(look) => self.commit(&Job::Revocations(look)).await,
+                    None => Ok(()),
+                }
             }
             Op::Sweeps(sweeps) => {
                 for sweep in sweeps {
@@ -281,6 +289,7 @@ impl<'a> Pair<'a> {
             | Op::Cancel { .. }
             | Op::SetSpec { .. }
             | Op::LoseMarks { .. }
+            | Op::Certificates(_)
             | Op::Sweeps(_) => return None,
         })
     }
@@ -304,7 +313,25 @@ impl<'a> Pair<'a> {
 
     // -- what the numbers of an operation stand for -----------------------------------------------
 
-    fn node(&self, index: u8) -> NodeId {
+    pub fn now(&self) -> UnixMillis {
+        self.now
+    }
+
+    pub fn model_mut(&mut self) -> &mut Store {
+        &mut self.model
+    }
+
+    /// A client's statement.
+    pub async fn run(&mut self, statement: &str) {
+        self.postgres.run(statement).await;
+    }
+
+    /// Of the node's certificate.
+    pub fn serial(&self, node: u8) -> String {
+        format!("{:X}{node:02X}", self.number + 1)
+    }
+
+    pub fn node(&self, index: u8) -> NodeId {
         NodeId::new(&format!("{}n{index}", self.prefix)).unwrap()
     }
 
@@ -364,7 +391,8 @@ impl<'a> Pair<'a> {
         let lanes: Vec<(&str, u32)> =
             lanes.iter().map(|(name, capacity)| (name.as_str(), *capacity)).collect();
         let mut request = hello(self.node(hi.node).as_str(), &lanes, &[]);
-        request.identity.certificate_serial = format!("{:X}{:02X}", self.number + 1, hi.node);
+        request.identity.certificate_serial = self.serial(hi.node);
+        request.hello.role = ROLES[usize::from(hi.role)].to_owned();
         // Two clones with one fingerprint, and another machine.
         (request.hello.machine, request.hello.boot_id) =
             (format!("machine{}", hi.machine / 2), format!("boot{}", hi.machine));
@@ -511,8 +539,9 @@ impl<'a> Pair<'a> {
             };
             came.iter().map(line).collect::<Vec<_>>()
         };
-        let quarantined = self.model.quarantined().iter();
-        let quarantined = quarantined.map(|(serial, node)| (format!("revoked {serial}"), node.to_string()));
+        let certificates = self.model.certificates().iter();
+        let certificates =
+            certificates.map(|(serial, row)| (format!("certificate {serial}"), certificate_line(row)));
         let moves = self.model.moves().iter().map(|(node, (serial, moves))| {
             let left = moves.left.iter().map(|(place, at)| format!("{} {} {at}", place.machine, place.boot));
             let left = left.collect::<Vec<_>>().join(", ");
@@ -543,7 +572,7 @@ impl<'a> Pair<'a> {
             .chain(came("worked", hooks.worked()))
             .chain(came("failed", hooks.failed()))
             .chain(gateways)
-            .chain(quarantined)
+            .chain(certificates)
             .chain(moves)
             .chain(lead)
             .chain(events)

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway_core::certificate::UnknownSerial;
 use gateway_core::duplicate::DuplicateRule;
 use gateway_core::ids::*;
 use gateway_core::store::*;
@@ -105,9 +106,11 @@ const FAILED: &str = "
 /// So few that a short sequence has them.
 pub const DUPLICATES: DuplicateRule = DuplicateRule { flips: 2, within: Duration::from_secs(60) };
 
-const QUARANTINED: &str = "
-    SELECT node_id, 'revoked ' || serial FROM node_certs
-    WHERE starts_with(node_id, $1) AND revoked_at IS NOT NULL AND revoked_reason = 'duplicate-identity'";
+const CERTIFICATES: &str = "
+    SELECT node_id || ' ' || role || coalesce(' kinds ' || array_to_string(allowed_kinds, ','), '')
+           || CASE WHEN revoked_at IS NOT NULL THEN ' revoked ' || revoked_reason ELSE '' END
+           || coalesce(' changed ' || unix_millis(revocation_changed_at), ''), 'certificate ' || serial
+    FROM node_certs WHERE starts_with(node_id, $1)";
 const MOVES: &str = "
     SELECT certificate_serial || ': '
            || (SELECT coalesce(string_agg(concat_ws(' ', p.machine, p.boot, p.at), ', ' ORDER BY p.place), '')
@@ -164,6 +167,7 @@ impl Postgres {
         let runner = |queue| {
             QueueRunner::new(&options, &gateway("model"), queue, true)
                 .with_duplicates(DUPLICATES)
+                .with_unknown_serial(UnknownSerial::Accept)
                 .with_hooks(Arc::clone(&hooks), Arc::default())
         };
         let runners = Queue::ALL.into_iter().map(|queue| (queue, runner(queue))).collect();
@@ -181,6 +185,10 @@ impl Postgres {
 
     pub async fn register(&mut self, node: &NodeId) {
         run(&mut self.sql, &format!("SELECT register_node('{node}')")).await;
+    }
+
+    pub async fn run(&mut self, statement: &str) {
+        run(&mut self.sql, statement).await;
     }
 
     pub async fn commit(&mut self, job: &Job) -> Outcome {
@@ -254,7 +262,7 @@ impl Postgres {
             FAILED,
             SECTIONS,
             WORK,
-            QUARANTINED,
+            CERTIFICATES,
             MOVES,
         ] {
             let found = sqlx::query(query).bind(prefix).fetch_all(&mut self.sql).await.unwrap();

@@ -61,6 +61,7 @@ pub fn all() -> Vec<(&'static str, Vec<Op>)> {
                         knows: vec![Knows { command: 0, attempt: Try::Current, state: Dispatched }],
                         lists: Vec::new(),
                         machine: 0,
+                        role: 1,
                     }],
                 },
                 Dispatch {

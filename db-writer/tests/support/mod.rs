@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use gateway_core::certificate::UnknownSerial;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{CommandUpdate, Hello, KnownCommand, LaneCapacity, Refusal, RefusalReason};
 use gateway_core::ids::*;
@@ -107,11 +108,13 @@ pub fn lane(name: &str) -> LaneName {
 
 impl Db {
     pub fn runner(&self, queue: Queue) -> QueueRunner {
-        QueueRunner::new(&self.options, &gateway("g1"), queue, true)
+        self.runner_of("g1", queue)
     }
 
     pub fn runner_of(&self, name: &str, queue: Queue) -> QueueRunner {
+        // Most stories are not about certificates, and record none.
         QueueRunner::new(&self.options, &gateway(name), queue, true)
+            .with_unknown_serial(UnknownSerial::Accept)
     }
 
     pub async fn client(&self, name: &str) -> PgConnection {

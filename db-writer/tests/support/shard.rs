@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gateway_core::certificate::UnknownSerial;
 use gateway_core::command::CommandState;
 use gateway_core::hooks::HookedKinds;
 use gateway_core::ids::{SessionKey, ShardId};
@@ -121,7 +122,7 @@ pub fn start_with(
     box_size: usize,
     change: impl FnOnce(&mut DbWriterConfig),
 ) -> Running {
-    let limits = Arc::new(Limits::default());
+    let limits = Arc::new(Limits { unknown_serial: UnknownSerial::Accept, ..Limits::default() });
     let (posts, inbox) = mailbox(limits.to_writer_messages, limits.to_writer_bytes, usize::from(shards));
     let mut ways = Vec::new();
     let mut played = Vec::new();
@@ -151,6 +152,8 @@ pub fn start_with(
             poll_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(5),
             spec_sweep_every: Duration::from_secs(30),
+            revocation_poll: Duration::from_secs(1),
+            revocation_scan: Duration::from_secs(60),
             hooked: HookedKinds::default(),
         },
         cpu: None,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use gateway_control::relay::UpstreamAddress;
 use gateway_core::ids::GatewayId;
 use gateway_core::limits::{MAX_EVENT_TEXT_BYTES, MAX_HOOKS_OF_A_KIND, MAX_STATUS_TEXT_BYTES};
+use gateway_shard::IdentityRules;
 
 use super::database_url::{DatabaseUrl, LOCAL_DATABASE};
 use super::problem::{Lines, Problem};
@@ -26,6 +27,7 @@ pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     check_database(config, lines, &mut problems);
     check_numbers(config, lines, &mut problems);
     check_times(config, lines, &mut problems);
+    check_certificate_times(config, lines, &mut problems);
     check_hooks(config, lines, &mut problems);
     check_upstream(config, lines, &mut problems);
     if problems.is_empty()
@@ -51,6 +53,11 @@ fn check_names(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
                             \"spiffe://\"";
             problems.push(lines.problem("tls.trust_domain", sentence));
         }
+    }
+    if IdentityRules::new(None, &config.identity.uri_path).is_err() {
+        let sentence = "must begin with a slash and hold {site} and {node} once each, as whole segments, as in \
+                        \"/site/{site}/node/{node}\"";
+        problems.push(lines.problem("identity.uri_path", sentence));
     }
     if let Err(error) = tracing_subscriber::EnvFilter::try_new(&config.log.level) {
         let sentence = format!("is no log level: {error}; write error, warn, info, debug or trace");
@@ -178,6 +185,21 @@ fn check_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
         problems.push(
             lines.problem("shards.doze", "is too long: at \"1s\" a shard takes ten heartbeats a session"),
         );
+    }
+}
+
+fn check_certificate_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+    let identity = &config.identity;
+    let millis = Duration::from_millis;
+    for (key, span, shortest, longest, within) in [
+        ("tls.reload_every", config.tls.reload_every, millis(1_000), 3600, "\"1s\" and \"1h\""),
+        ("identity.clock_skew", identity.clock_skew, millis(0), 600, "\"0s\" and \"10m\""),
+        ("identity.revocation_poll", identity.revocation_poll, millis(100), 60, "\"100ms\" and \"60s\""),
+        ("identity.revocation_scan", identity.revocation_scan, millis(1_000), 3600, "\"1s\" and \"1h\""),
+    ] {
+        if !(shortest..=Duration::from_secs(longest)).contains(&span.0) {
+            problems.push(lines.problem(key, format!("{span} is not within {within}")));
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod units;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gateway_core::certificate::UnknownSerial;
 use gateway_core::drain::DrainPlan;
 use gateway_core::duplicate::DuplicateRule;
 use gateway_core::limits::Limits;
@@ -99,6 +100,10 @@ impl Config {
             duplicates: DuplicateRule {
                 flips: sessions.duplicate_flips,
                 within: sessions.duplicate_window.0,
+            },
+            unknown_serial: match self.identity.unknown_serial {
+                UnknownSerials::Refuse => UnknownSerial::Refuse,
+                UnknownSerials::Accept => UnknownSerial::Accept,
             },
             session_inbox_frames: sessions.inbox_frames,
             session_inbox_bytes: sessions.inbox_bytes.0,

@@ -27,6 +27,8 @@ pub struct Config {
     #[serde(default)]
     pub tls: TlsSection,
     #[serde(default)]
+    pub identity: IdentitySection,
+    #[serde(default)]
     pub shards: ShardsSection,
     #[serde(default)]
     pub db_writer: DbWriterSection,
@@ -128,6 +130,7 @@ pub struct TlsSection {
     pub key: PathBuf,
     pub node_ca: PathBuf,
     pub trust_domain: Option<String>,
+    pub reload_every: Span,
 }
 
 impl Default for TlsSection {
@@ -137,6 +140,38 @@ impl Default for TlsSection {
             key: PathBuf::from("/etc/gateway/tls/gateway.key"),
             node_ca: PathBuf::from("/etc/gateway/tls/node-ca.pem"),
             trust_domain: None,
+            reload_every: Span::seconds(60),
+        }
+    }
+}
+
+/// What becomes of a certificate that the database does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownSerials {
+    Refuse,
+    Accept,
+}
+
+/// `[identity]`: how a certificate names its node, and what it may do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IdentitySection {
+    pub uri_path: String,
+    pub unknown_serial: UnknownSerials,
+    pub clock_skew: Span,
+    pub revocation_poll: Span,
+    pub revocation_scan: Span,
+}
+
+impl Default for IdentitySection {
+    fn default() -> Self {
+        Self {
+            uri_path: gateway_shard::DEFAULT_PATH.to_owned(),
+            unknown_serial: UnknownSerials::Refuse,
+            clock_skew: Span::seconds(0),
+            revocation_poll: Span::seconds(1),
+            revocation_scan: Span::seconds(60),
         }
     }
 }

@@ -287,3 +287,22 @@ fn services_are_reached_over_mutual_tls_alone() {
     assert!(long.contains("is not within \"100ms\" and \"60s\""), "{long}");
     assert!(of("max_in_flight = 0\n").contains("must be 1 to 1000"));
 }
+
+#[test]
+fn what_is_wrong_with_identities_is_said_with_what_to_write() {
+    for (section, told) in [
+        ("[identity]\nuri_path = \"/node/{node}\"", "{site} and {node} once each"),
+        ("[identity]\nunknown_serial = \"maybe\"", "refuse"),
+        ("[identity]\nclock_skew = \"1h\"", "is not within \"0s\" and \"10m\""),
+        ("[identity]\nrevocation_poll = \"1ms\"", "is not within \"100ms\" and \"60s\""),
+        ("[identity]\nrevocation_scan = \"2h\"", "is not within \"1s\" and \"1h\""),
+        ("[tls]\nreload_every = \"10ms\"", "is not within \"1s\" and \"1h\""),
+    ] {
+        let problem = problem_of(&format!("{MINIMAL}{section}\n"));
+        assert!(problem.contains(told), "{section}: {problem}");
+    }
+    let text =
+        format!("{MINIMAL}[identity]\nuri_path = \"/{{site}}/n/{{node}}\"\n");
+    let (config, lines) = Config::parse(&text).expect("valid");
+    assert_eq!(config.check(&lines), []);
+}

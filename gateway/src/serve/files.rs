@@ -3,35 +3,69 @@
 //! 1. A file that others than the gateway's user can read and that holds a secret is told of.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gateway_control::relay::UpstreamFiles;
 use gateway_shard::IdentityRules;
-use gateway_shard::tls::{TlsError, server_config};
+use gateway_shard::tls::{TlsError, TlsMaterial};
 
 use crate::config::{Config, ConfigError, Lines, Problem};
 
-/// The configuration of the listeners' TLS.
-pub(super) fn tls_config(config: &Config) -> Result<Arc<rustls::ServerConfig>, ConfigError> {
-    let tls = &config.tls;
-    let certificate = read("tls.certificate", &tls.certificate)?;
-    let key = read("tls.key", &tls.key)?;
-    let node_ca = read("tls.node_ca", &tls.node_ca)?;
-    warn_if_open("tls.key", &tls.key);
-    server_config(&certificate, &key, &node_ca).map_err(|error| {
-        let (key, file) = match &error {
-            TlsError::NoKey | TlsError::KeyMismatch => ("tls.key", &tls.key),
-            TlsError::BadRoot { .. } | TlsError::BadRoots(_) => ("tls.node_ca", &tls.node_ca),
-            _ => ("tls", &tls.certificate),
+/// The TLS files, and how they are to be understood.
+#[derive(Debug, Clone)]
+pub(super) struct TlsFiles {
+    /// The serving chain, its key and the roots of nodes, each with the key that names it.
+    files: [(&'static str, PathBuf); 3],
+    leeway: Duration,
+}
+
+impl TlsFiles {
+    pub(super) fn of(config: &Config) -> Self {
+        let tls = &config.tls;
+        let files = [
+            ("tls.certificate", tls.certificate.clone()),
+            ("tls.key", tls.key.clone()),
+            ("tls.node_ca", tls.node_ca.clone()),
+        ];
+        Self { files, leeway: config.identity.clock_skew.0 }
+    }
+
+    /// What they hold, in order.
+    pub(super) fn read(&self) -> Result<Vec<Vec<u8>>, ConfigError> {
+        self.files.iter().map(|(key, file)| read(key, file)).collect()
+    }
+
+    /// What listeners make of that.
+    pub(super) fn material(&self, read: &[Vec<u8>]) -> Result<TlsMaterial, ConfigError> {
+        let [certificate, key, node_ca] = read else {
+            unreachable!("`read` gives as many texts as there are files")
         };
-        problem(key, format!("{}: {error}", file.display()))
-    })
+        TlsMaterial::new(certificate, key, node_ca, self.leeway).map_err(|error| {
+            let (key, file) = match &error {
+                TlsError::NoKey | TlsError::KeyMismatch => &self.files[1],
+                TlsError::BadRoot { .. } | TlsError::BadRoots(_) => &self.files[2],
+                TlsError::NotPem { file, .. } | TlsError::NoCertificate { file } if file.contains("node") => {
+                    &self.files[2]
+                }
+                TlsError::NotPem { file, .. } if file.contains("key") => &self.files[1],
+                _ => &self.files[0],
+            };
+            problem(key, format!("{}: {error}", file.display()))
+        })
+    }
+
+    /// Tells of a key that others may read.
+    pub(super) fn warn_if_open(&self) {
+        let (key, file) = &self.files[1];
+        warn_if_open(key, file);
+    }
 }
 
 /// How certificates name nodes.
 pub(super) fn identity_rules(config: &Config) -> Result<Arc<IdentityRules>, ConfigError> {
-    IdentityRules::new(config.tls.trust_domain.as_deref(), gateway_shard::DEFAULT_PATH)
+    IdentityRules::new(config.tls.trust_domain.as_deref(), &config.identity.uri_path)
         .map(Arc::new)
         .map_err(|error| problem("tls.trust_domain", error.to_string()))
 }
@@ -82,7 +116,8 @@ pub fn check_files(config: &Config) -> Result<(), Vec<Problem>> {
         return Err(problems);
     }
     let unusable = |error: ConfigError| error.problems;
-    tls_config(config).map_err(unusable)?;
+    let tls = TlsFiles::of(config);
+    tls.read().and_then(|read| tls.material(&read)).map_err(unusable)?;
     identity_rules(config).map_err(unusable)?;
     upstream_files(config).map_err(unusable)?;
     config.database_url().map_err(|problem| vec![problem])?;

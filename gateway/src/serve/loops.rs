@@ -1,5 +1,5 @@
-//! Every loop of a gateway, as health and metrics show it: the writer's queues, its listener, and the turns of
-//! the threads that must turn.
+//! Every loop of a gateway, as health and metrics show it: the writer's queues, its listener, the looks at the TLS
+//! files, and the turns of the threads that must turn.
 //!
 //! 1. All have one shape: failures in a row and in all, the last clean run, the last error, and how long the
 //!    present run has taken.
@@ -20,13 +20,14 @@ fn all(readings: &Readings) -> Vec<Known> {
         (queue.label().to_owned(), label, writer.queue(queue).runs.read())
     });
     let listener = ("listener".to_owned(), vec![Label::Word("loop", "listener")], writer.listener.read());
+    let tls = ("tls-files".to_owned(), vec![Label::Word("loop", "tls-files")], readings.tls().looks.read());
     let shards = readings.shards().map(|(shard, _)| {
         (format!("shard-{shard}"), vec![Label::Word("loop", "shard"), Label::Shard(shard)])
     });
     let threads = shards.chain([("db-writer".to_owned(), vec![Label::Word("loop", "db-writer")])]);
     let threads = threads.zip(readings.thread_loops());
     let threads = threads.map(|((name, labels), status)| (name, labels, status.read()));
-    queues.chain([listener]).chain(threads).collect()
+    queues.chain([listener, tls]).chain(threads).collect()
 }
 
 pub(super) fn health(readings: &Readings) -> Vec<LoopHealth> {

@@ -8,15 +8,21 @@ use gateway_core::limits::{Limits, MAX_RELAY_BYTES};
 use gateway_core::mail::{Inbox, Post, mailbox};
 use gateway_core::relay::RelayRequest;
 use gateway_core::seam::{ToShard, ToWriter};
+use gateway_shard::TlsNews;
 
 /// Calls that may wait until the relays look; those that wait for a service wait elsewhere.
 const RELAY_MESSAGES: usize = 1024;
+
+/// Sets of TLS files on their way to one shard.
+const TLS_NEWS_AT_ONCE: usize = 4;
 
 pub(super) struct Mail {
     pub(super) writer_inbox: Inbox<ToWriter>,
     pub(super) to_shards: Vec<Post<ToShard>>,
     pub(super) relay_inbox: Inbox<RelayRequest>,
     pub(super) relays_to_shards: Vec<Post<ToShard>>,
+    /// Sets of TLS files that were read anew.
+    pub(super) tls_posts: Vec<Post<TlsNews>>,
     /// To ring the shards, for the watchdog; nothing is posted through them.
     pub(super) bells: Vec<Post<ToShard>>,
     /// One for each shard, in order.
@@ -28,6 +34,7 @@ pub(super) struct Seat {
     pub(super) inbox: Inbox<ToShard>,
     pub(super) to_writer: Post<ToWriter>,
     pub(super) to_relays: Post<RelayRequest>,
+    pub(super) tls_news: Inbox<TlsNews>,
 }
 
 impl Mail {
@@ -35,14 +42,17 @@ impl Mail {
         let (to_writer, writer_inbox) = mailbox(limits.to_writer_messages, limits.to_writer_bytes, shards);
         let (to_relays, relay_inbox) = mailbox(RELAY_MESSAGES, MAX_RELAY_BYTES, shards);
         let (mut to_shards, mut relays_to_shards, mut bells) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tls_posts = Vec::new();
         let seats = to_writer.into_iter().zip(to_relays).map(|(to_writer, to_relays)| {
             let (mut posts, inbox) = mailbox(limits.to_shard_messages, usize::MAX, 3);
             bells.extend(posts.pop());
             relays_to_shards.extend(posts.pop());
             to_shards.extend(posts.pop());
-            Seat { inbox, to_writer, to_relays }
+            let (posts, tls_news) = mailbox(TLS_NEWS_AT_ONCE, usize::MAX, 1);
+            tls_posts.extend(posts);
+            Seat { inbox, to_writer, to_relays, tls_news }
         });
         let seats = seats.collect();
-        Self { writer_inbox, to_shards, relay_inbox, relays_to_shards, bells, seats }
+        Self { writer_inbox, to_shards, relay_inbox, relays_to_shards, tls_posts, bells, seats }
     }
 }

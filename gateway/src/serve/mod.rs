@@ -16,9 +16,11 @@ mod mail;
 mod readings;
 mod relays;
 mod run;
+mod running;
 mod signals;
 mod start;
 mod supervision;
+mod tls_watch;
 mod watchdog;
 
 pub use embedded::Embedded;
@@ -26,4 +28,5 @@ pub use files::check_files;
 pub use readings::Readings;
 pub use relays::EmbeddedRelays;
 pub use run::run;
-pub use start::{Gateway, RunningGateway, Stopper};
+pub use running::{RunningGateway, Stopper};
+pub use start::Gateway;

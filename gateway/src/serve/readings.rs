@@ -19,6 +19,7 @@ use gateway_shard::ShardCounters;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::loops;
+use super::tls_watch::TlsStatus;
 
 /// The atomics of a gateway's threads.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub struct Readings {
     shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     /// The turns of each thread that must turn, in the order of `turns`; the watchdog writes them.
     threads: Vec<LoopStatus>,
+    tls: Arc<TlsStatus>,
 }
 
 /// A counter of a shard: its name, what it counts, how it is read.
@@ -43,10 +45,19 @@ const SHARD_GAUGES: [ShardReading; 2] = [
     ("sessions", "Open streams of sessions, from admission to the end", |shard| shard.sessions.get()),
 ];
 
-const SHARD_COUNTERS: [ShardReading; 16] = [
+const SHARD_COUNTERS: [ShardReading; 18] = [
     ("opens", "Sessions admitted", |shard| shard.opens.get()),
     ("handshakes", "TLS handshakes that succeeded", |shard| shard.handshakes_ok.get()),
     ("handshakes_failed", "TLS handshakes that failed", |shard| shard.handshakes_failed.get()),
+    ("handshakes_revoked", "TLS handshakes that failed for a revoked certificate", |shard| {
+        shard.handshakes_revoked.get()
+    }),
+    ("handshakes_expired", "TLS handshakes that failed for a certificate out of its time", |shard| {
+        shard.handshakes_expired.get()
+    }),
+    ("tls_renewals", "Sets of TLS files that took the place of the one before", |shard| {
+        shard.tls_renewals.get()
+    }),
     ("accept_errors", "Connections that could not be accepted", |shard| shard.accept_errors.get()),
     ("frames_in", "Frames from nodes", |shard| shard.frames_in.get()),
     ("frames_out", "Frames to nodes", |shard| shard.frames_out.get()),
@@ -74,7 +85,7 @@ const SHARD_REFUSALS: [ShardReading; 5] = [
 
 type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
 
-const WRITER_COUNTERS: [WriterReading; 27] = [
+const WRITER_COUNTERS: [WriterReading; 28] = [
     ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
     ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
     ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
@@ -87,6 +98,11 @@ const WRITER_COUNTERS: [WriterReading; 27] = [
     ("certificates_quarantined", "Certificates revoked since two machines used them in turn", |writer| {
         &writer.certificates_quarantined
     }),
+    (
+        "hellos_of_unknown_certificates",
+        "Sessions opened with certificates that node_certs does not have",
+        |writer| &writer.hellos_of_unknown_certificates,
+    ),
     ("dispatch_passes", "Dispatch statements that committed", |writer| &writer.dispatch_passes),
     ("commands_claimed", "Commands marked dispatched", |writer| &writer.commands_claimed),
     ("updates_stored", "Updates stored", |writer| &writer.updates_stored),
@@ -121,7 +137,7 @@ impl Readings {
         shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     ) -> Self {
         let threads = (0..=shards.len()).map(|_| LoopStatus::default()).collect();
-        Self { gateway, version, started, admission, writer, relays, shards, threads }
+        Self { gateway, version, started, admission, writer, relays, shards, threads, tls: Arc::default() }
     }
 
     /// Where the writer is in its life.
@@ -137,6 +153,11 @@ impl Readings {
     /// What each shard counts, in order.
     pub fn shards(&self) -> impl Iterator<Item = (ShardId, &ShardCounters)> {
         (0..).map(ShardId).zip(self.shards.iter().map(|(_, counters)| &**counters))
+    }
+
+    /// The looks at the TLS files.
+    pub fn tls(&self) -> &Arc<TlsStatus> {
+        &self.tls
     }
 
     /// Streams that are admitted now, over all shards.
@@ -324,6 +345,16 @@ impl Status for Readings {
                 u64::from(self.writer.listening.load(Relaxed)),
             ),
             Family::gauge(
+                "revoked_certificates",
+                "Certificates that handshakes are refused for, since they are revoked",
+                self.writer.revoked_certificates.load(Relaxed),
+            ),
+            Family::gauge(
+                "revocations_left_out",
+                "Certificates that are revoked and more than are remembered",
+                self.writer.revocations_left_out.load(Relaxed),
+            ),
+            Family::gauge(
                 "leads_sweeps",
                 "1 while this gateway sweeps for all",
                 u64::from(self.writer.leads_sweeps.load(Relaxed)),
@@ -334,6 +365,11 @@ impl Status for Readings {
                 self.writer.last_sweep_at.load(Relaxed),
             )
             .in_unit(Unit::Seconds),
+            Family::counter(
+                "tls_reloads",
+                "Times that the TLS files had changed and were taken",
+                self.tls.reloads.load(Relaxed),
+            ),
         ];
         families.extend(
             WRITER_COUNTERS

@@ -12,7 +12,8 @@ use gateway_core::writer::Phase;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGTERM};
 
-use super::start::{Gateway, RunningGateway};
+use super::running::RunningGateway;
+use super::start::Gateway;
 use super::supervision::{End, Event};
 use super::{signals, watchdog};
 use crate::config::Config;
@@ -52,8 +53,9 @@ pub fn run(config: &Config) -> Result<(), GatewayError> {
             Event::Phase(phase) => tell_phase(*phase, &gateway, &mut is_ready),
             Event::Signal(SIGHUP) => {
                 tracing::info!(
-                    "SIGHUP: nothing can be reloaded yet; restart the gateway to change its configuration"
+                    "SIGHUP: looking at the TLS files; to change its configuration, restart the gateway"
                 );
+                gateway.reload_tls();
             }
             Event::Signal(SIGTERM)
                 if !gateway.is_leaving()

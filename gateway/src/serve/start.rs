@@ -11,11 +11,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::Sender;
 use gateway_control::relay::{RelayConfig, RelayServices, RelayStatus};
 use gateway_control::{ControlConfig, ControlHandle, ControlStopper};
 use gateway_core::admission::Admission;
-use gateway_core::drain::DrainPlan;
 use gateway_core::ids::{GatewayId, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::mail::Post;
@@ -24,13 +23,17 @@ use gateway_core::store::GatewayRow;
 use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, WriterConfig};
 use gateway_db_writer::hooks::Hooks;
-use gateway_db_writer::{DbWriterConfig, StopHandle, WriterStatus};
-use gateway_shard::{ShardConfig, ShardCounters, ShardError};
+use gateway_db_writer::{DbWriterConfig, WriterStatus};
+use gateway_shard::tls::TlsMaterial;
+use gateway_shard::{ShardConfig, ShardCounters, ShardError, TlsNews};
 
 use super::embedded::Embedded;
+use super::files::TlsFiles;
 use super::mail::{Mail, Seat};
 use super::readings::Readings;
-use super::supervision::{End, Event, Meaning, Supervision, WRITER_THREAD, watch};
+use super::running::{RunningGateway, Stopper};
+use super::supervision::{End, Event, Supervision, WRITER_THREAD, watch};
+use super::tls_watch::TlsWatch;
 use super::{files, hooks, limits, relays};
 use crate::config::{Config, ConfigError, Durability, Lines};
 use crate::error::GatewayError;
@@ -38,50 +41,20 @@ use crate::lock_file::LockFile;
 use crate::placement::{Machine, Plan, Wishes, plan};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-const CONTROL_THREAD: &str = "control";
-
+pub(super) const CONTROL_THREAD: &str = "control";
 /// A gateway to be started; see `start`.
 #[derive(Debug)]
 pub struct Gateway;
-
-/// A gateway whose threads run.
-#[derive(Debug)]
-pub struct RunningGateway {
-    address: SocketAddr,
-    control_address: SocketAddr,
-    readings: Arc<Readings>,
-    stopper: Stopper,
-    control: ControlStopper,
-    sender: Sender<Event>,
-    events: Receiver<Event>,
-    supervision: Supervision,
-    bells: Vec<Post<ToShard>>,
-    _lock: LockFile,
-}
-
-/// Asks a gateway to stop, from any thread.
-#[derive(Debug, Clone)]
-pub struct Stopper(StopHandle);
-
-impl Stopper {
-    /// Streams end `UNAVAILABLE`, disconnects are written, the lease is released, all threads end.
-    pub fn stop(&self) {
-        self.0.stop();
-    }
-
-    /// Nodes are told to move to another gateway, each at a moment of its own, and new sessions are refused;
-    /// then the same as `stop`, when all have left or have had long enough.
-    pub fn drain(&self, plan: DrainPlan) {
-        self.0.drain(plan);
-    }
-}
 
 /// What every shard is given alike, and what is its own.
 struct Shared {
     started: Instant,
     limits: Arc<Limits>,
     admission: Arc<Admission>,
-    tls: Arc<rustls::ServerConfig>,
+    tls_files: TlsFiles,
+    /// What they held when they were read.
+    tls_read: Vec<Vec<u8>>,
+    tls: Arc<TlsMaterial>,
     identity: Arc<gateway_shard::IdentityRules>,
     spin: Duration,
     doze: Duration,
@@ -116,11 +89,16 @@ impl Gateway {
         limits::prepare(config, plan.shards.len())?;
         let started = Instant::now();
         let limits = config.shared_limits();
+        let tls_files = TlsFiles::of(config);
+        let tls_read = tls_files.read()?;
+        tls_files.warn_if_open();
         let shared = Shared {
             started,
             admission: Arc::new(Admission::new(&limits, Moment::on_clock(started, started))),
             limits,
-            tls: files::tls_config(config)?,
+            tls: Arc::new(tls_files.material(&tls_read)?),
+            tls_files,
+            tls_read,
             identity: files::identity_rules(config)?,
             spin: plan.spin,
             doze: config.shards.doze.0,
@@ -156,6 +134,20 @@ impl DatabaseUrls {
         }
         Ok(Self { database, listen })
     }
+}
+
+/// Watches the TLS files for all shards; gives the way to ask for a look.
+fn watch_tls(
+    config: &Config,
+    shared: Shared,
+    shards: Vec<Post<TlsNews>>,
+    readings: &Readings,
+) -> Result<Sender<()>, GatewayError> {
+    // One that waits is a look that is still to come: another would see nothing else.
+    let (reload, asked) = crossbeam_channel::bounded(1);
+    TlsWatch::new(shared.tls_files, shared.tls_read, shards, Arc::clone(readings.tls()))
+        .start(config.tls.reload_every.0, asked)
+        .map(|()| reload)
 }
 
 /// Starts threads one after the other; what was started ends with it when a later one fails.
@@ -227,6 +219,7 @@ impl Threads {
         for (index, (((cpu, listener), seat), counters)) in seats.enumerate() {
             threads.start_shard(index, *cpu, listener, seat, counters, &shared)?;
         }
+        let reload = watch_tls(config, shared, mail.tls_posts, &readings)?;
         announce_phases(&writer_status, &threads.sender)?;
         given_up.is_complete = true;
         Ok(RunningGateway {
@@ -239,6 +232,7 @@ impl Threads {
             events,
             supervision: threads.supervision,
             bells: mail.bells,
+            reload,
             _lock: lock,
         })
     }
@@ -262,6 +256,7 @@ impl Threads {
             admission: Arc::clone(&shared.admission),
             tls: Arc::clone(&shared.tls),
             identity: Arc::clone(&shared.identity),
+            tls_news: seat.tls_news,
             listener,
             writer: seat.to_writer,
             inbox: seat.inbox,
@@ -351,6 +346,8 @@ fn writer_config(
         poll_every: config.dispatch.poll_every.0,
         sweep_every: config.sweeps.every.0,
         spec_sweep_every: config.specs.sweep_every.0,
+        revocation_poll: config.identity.revocation_poll.0,
+        revocation_scan: config.identity.revocation_scan.0,
         hooked: shared.hooks.kinds(),
     })
 }
@@ -378,113 +375,4 @@ fn announce_phases(status: &Arc<WriterStatus>, sender: &Sender<Event>) -> Result
         .spawn(announce)
         .map(drop)
         .map_err(|error| not_started("phases", &error))
-}
-
-impl RunningGateway {
-    /// Where nodes connect, with the port that was taken.
-    pub const fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Where health and metrics are.
-    pub const fn control_address(&self) -> SocketAddr {
-        self.control_address
-    }
-
-    /// What the threads have counted.
-    pub const fn readings(&self) -> &Arc<Readings> {
-        &self.readings
-    }
-
-    /// A handle that stops it, for other threads.
-    pub fn stopper(&self) -> Stopper {
-        self.stopper.clone()
-    }
-
-    /// Waits until the lease is held, so that sessions may be opened; at most `timeout`.
-    pub fn wait_until_serving(&mut self, timeout: Duration) -> Result<(), GatewayError> {
-        let deadline = Instant::now() + timeout;
-        while self.readings.phase() != Phase::Serving {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.events.recv_timeout(left) {
-                Ok(event) => {
-                    self.take(event)?;
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    return Err(GatewayError::Database(format!("no lease within {timeout:?}")));
-                }
-                Err(RecvTimeoutError::Disconnected) => unreachable!("this gateway holds a sender"),
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks it to stop; `join` waits for the end.
-    pub fn stop(&mut self) {
-        self.supervision.handle_stop_asked();
-        self.stopper.stop();
-    }
-
-    /// Asks it to send its nodes away, and to stop then; `join` waits for the end.
-    pub fn drain(&mut self, plan: DrainPlan) {
-        self.supervision.handle_drain_asked();
-        self.stopper.drain(plan);
-    }
-
-    /// Waits for the end. An error where a thread has failed, or has ended without a stop.
-    pub fn join(mut self) -> Result<(), GatewayError> {
-        loop {
-            let event = self.events.recv().expect("this gateway holds a sender");
-            if self.take(event)? {
-                return Ok(());
-            }
-        }
-    }
-
-    pub(super) const fn events(&self) -> &Receiver<Event> {
-        &self.events
-    }
-
-    pub(super) const fn sender(&self) -> &Sender<Event> {
-        &self.sender
-    }
-
-    pub(super) fn bells(&mut self) -> Vec<Post<ToShard>> {
-        std::mem::take(&mut self.bells)
-    }
-
-    pub(super) const fn is_leaving(&self) -> bool {
-        self.supervision.is_leaving()
-    }
-
-    pub(super) const fn is_stopping(&self) -> bool {
-        self.supervision.is_stopping()
-    }
-
-    /// Takes an event in; `true` when every thread has ended as asked.
-    pub(super) fn take(&mut self, event: Event) -> Result<bool, GatewayError> {
-        match event {
-            // Whoever holds a `Stopper` may have asked.
-            Event::Phase(Phase::Draining) => self.supervision.handle_drain_asked(),
-            Event::Phase(Phase::Stopping) => self.supervision.handle_stop_asked(),
-            Event::Phase(_) | Event::Signal(_) => {}
-            Event::Ended { thread, end } => {
-                // Else the shards would not learn that the writer is gone.
-                self.bells.clear();
-                match self.supervision.handle_ended(&thread, end) {
-                    Meaning::GoOn => {}
-                    Meaning::AllEnded => return Ok(true),
-                    Meaning::Fault(sentence) => {
-                        self.control.stop();
-                        return Err(GatewayError::ThreadEnded(sentence));
-                    }
-                }
-                // The last to go: it shows the others' end.
-                if self.supervision.is_stopping() && self.supervision.only_runs(CONTROL_THREAD) {
-                    self.control.stop();
-                }
-            }
-        }
-        Ok(false)
-    }
 }

@@ -10,7 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::stage::{Stage, UNAUTHENTICATED, end_of, ends, hello, opened, welcomed};
-use crate::support::{SOON, World, within};
+use crate::support::health::get;
+use crate::support::{SOON, World, asked_until, within};
 
 const ONE_URI: &str = "the client certificate must have exactly one URI among its subject alternative names";
 const OTHER_DOMAIN: &str = "the client certificate is of another trust domain than this gateway's";
@@ -76,10 +77,13 @@ async fn revoked(stage: &Stage) {
     .execute(&mut database)
     .await
     .unwrap();
-    let mut call = opened(&stage.world.target("g", &identity)).await;
-    call.send(gateway_proto::v1::node_frame::Frame::Hello(hello()));
-    let sentence = format!("certificate {} is revoked: key leaked", identity.serial);
-    ends(&mut call, UNAUTHENTICATED, &sentence).await;
+    asked_until(SOON, "the gateway knows of it", async || {
+        get(&stage.control, "/metrics").await.1.contains("gateway_revoked_certificates 1").then_some(())
+    })
+    .await;
+    let target = stage.world.target("g", &identity);
+    assert_eq!(refusal(&target).await, EndKind::TlsAlert("CertificateRevoked".to_owned()));
+    stage.counted("handshakes_revoked", 1).await;
 
     // The serial of one node on the name of another.
     let identity = stage.world.register("borrower").await;

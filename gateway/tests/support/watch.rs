@@ -97,6 +97,8 @@ pub struct Seen {
     pub renewals: Vec<(Arc<str>, String)>,
     /// Renewals that were refused or lost.
     pub failed_renewals: Vec<(Arc<str>, End)>,
+    /// Notices of revocation: node, reason, serials.
+    pub revocations: Vec<(Arc<str>, String, Vec<String>)>,
     epochs: HashMap<Arc<str>, u64>,
     last: VecDeque<String>,
 }
@@ -194,6 +196,9 @@ impl Seen {
             }
             NodeEvent::Renewed { serial } => self.renewals.push((node, serial)),
             NodeEvent::RenewalFailed { end } => self.failed_renewals.push((node, end)),
+            NodeEvent::RevocationNoticed { reason, serials } => {
+                self.revocations.push((node, reason, serials))
+            }
             NodeEvent::DrainAsked { reconnect_after } => self.drains.push((node, reconnect_after)),
             NodeEvent::Ended { end, at_ns, .. } => self.ended.push(Ended { node, end, at_ns }),
         }

@@ -113,6 +113,18 @@ impl Client {
         Call { send, body, headers: Response::from_parts(head, ()), deframer: Deframer::new(4 << 20) }
     }
 
+    /// Whether the gateway answers here at all: with TLS 1.3 a client learns of a refusal only when it reads.
+    pub async fn is_answered(&mut self) -> bool {
+        let request = Request::post(format!("https://localhost{}", path::JOIN))
+            .header("content-type", header::CONTENT_TYPE_GRPC)
+            .body(())
+            .unwrap();
+        match self.requests.send_request(request, true) {
+            Ok((response, _)) => soon(response).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
     /// Whether the gateway has said that it takes no new stream on this connection.
     pub async fn is_renounced(&self) -> bool {
         soon(self.requests.clone().ready()).await.is_err()

@@ -21,7 +21,10 @@ use gateway_core::limits::Limits;
 use gateway_core::mail::{Post, mailbox};
 use gateway_core::seam::ToShard;
 use gateway_core::time::Moment;
-use gateway_shard::{IdentityRules, ShardConfig, ShardCounters, ShardHandle, bind_reuse_port, spawn, tls};
+use gateway_shard::tls::TlsMaterial;
+use gateway_shard::{
+    IdentityRules, ShardConfig, ShardCounters, ShardHandle, TlsNews, bind_reuse_port, spawn,
+};
 
 use client::Client;
 use pki::{NodeCertificate, Pki};
@@ -40,6 +43,7 @@ pub struct Gateway {
     pub admission: Arc<Admission>,
     pub counters: Vec<Arc<ShardCounters>>,
     pub posts: Vec<Post<ToShard>>,
+    pub tls_posts: Vec<Post<TlsNews>>,
     shards: Vec<ShardHandle>,
 }
 
@@ -51,6 +55,11 @@ impl Gateway {
 
     /// That many serving shards on one port. To be called within a tokio runtime.
     pub fn start_shards(limits: Limits, count: u16) -> Self {
+        Self::start_with(limits, count, Duration::ZERO, &[])
+    }
+
+    /// The same with this leeway for certificates out of their time, and with further node roots (PEM).
+    pub fn start_with(limits: Limits, count: u16, leeway: Duration, more_roots: &[u8]) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_env_filter("gateway_shard=debug,warn")
             .with_test_writer()
@@ -62,10 +71,13 @@ impl Gateway {
         let (writer_posts, writer_inbox) =
             mailbox(limits.to_writer_messages, limits.to_writer_bytes, usize::from(count));
         let (mut relay_posts, relay_inbox) = mailbox(4, 1 << 20, usize::from(count));
-        let tls = tls::server_config(&pki.server_chain, &pki.server_key, &pki.roots).unwrap();
+        let roots = [&pki.roots, more_roots].concat();
+        let tls = TlsMaterial::new(&pki.server_chain, &pki.server_key, &roots, leeway).unwrap();
+        let tls = Arc::new(tls);
         let mut addr: SocketAddr = ([127, 0, 0, 1], 0).into();
         let (mut shards, mut counters) = (Vec::new(), Vec::new());
         let (mut posts, mut writers_posts, mut relays_posts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tls_posts = Vec::new();
         for (index, writer) in writer_posts.into_iter().enumerate() {
             let listener = bind_reuse_port(addr, 8192).unwrap();
             addr = listener.local_addr().unwrap();
@@ -73,6 +85,8 @@ impl Gateway {
             posts.push(shard_posts.pop().unwrap());
             writers_posts.push(shard_posts.pop().unwrap());
             relays_posts.push(shard_posts.pop().unwrap());
+            let (mut news, tls_news) = mailbox(4, usize::MAX, 1);
+            tls_posts.push(news.pop().unwrap());
             counters.push(Arc::<ShardCounters>::default());
             let config = ShardConfig {
                 shard: ShardId(index as u16),
@@ -81,6 +95,7 @@ impl Gateway {
                 limits: Arc::clone(&limits),
                 admission: Arc::clone(&admission),
                 tls: Arc::clone(&tls),
+                tls_news,
                 identity: Arc::new(
                     IdentityRules::new(Some("test.example"), gateway_shard::DEFAULT_PATH).unwrap(),
                 ),
@@ -102,6 +117,7 @@ impl Gateway {
             admission,
             counters,
             posts,
+            tls_posts,
             shards,
         };
         gateway.tell_all(|| ToShard::Serving(true));

@@ -40,6 +40,26 @@ impl Pki {
         Self { authority, roots, server_chain, server_key: server_key.serialize_pem().into_bytes() }
     }
 
+    /// An authority below this one, which signs nodes; its certificate goes with theirs.
+    pub fn intermediate(&self) -> Intermediate {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.distinguished_name.push(rcgen::DnType::CommonName, "intermediate");
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.authority).unwrap().der().clone();
+        Intermediate { authority: Issuer::new(params, key), certificate }
+    }
+
+    /// A server's chain and key, as PEM, other than those that this began with.
+    pub fn another_server(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().unwrap();
+        let chain = server.signed_by(&key, &self.authority).unwrap().pem().into_bytes();
+        (chain, key.serialize_pem().into_bytes())
+    }
+
     /// Writes the roots and that many nodes for another process.
     pub fn write_nodes(&self, dir: &Path, count: usize) {
         std::fs::create_dir_all(dir).unwrap();
@@ -79,16 +99,40 @@ impl Pki {
         usage: ExtendedKeyUsagePurpose,
         adjust: impl Fn(&mut CertificateParams),
     ) -> NodeCertificate {
-        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        params.subject_alt_names = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())).collect();
-        params.extended_key_usages = vec![usage];
-        params.serial_number = Some(vec![0x0a, 0xbc, 0x01].into());
-        adjust(&mut params);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.authority).unwrap();
-        NodeCertificate {
-            chain: vec![certificate.der().clone()],
-            key: PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
-        }
+        signed(&self.authority, uris, usage, adjust)
+    }
+}
+
+/// An authority that is no root.
+pub struct Intermediate {
+    authority: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+}
+
+impl Intermediate {
+    pub fn node(&self, name: &str) -> NodeCertificate {
+        let uri = format!("spiffe://test.example/site/lab/node/{name}");
+        let mut node = signed(&self.authority, &[&uri], ExtendedKeyUsagePurpose::ClientAuth, |_| {});
+        node.chain.push(self.certificate.clone());
+        node
+    }
+}
+
+fn signed(
+    authority: &Issuer<'static, KeyPair>,
+    uris: &[&str],
+    usage: ExtendedKeyUsagePurpose,
+    adjust: impl Fn(&mut CertificateParams),
+) -> NodeCertificate {
+    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.subject_alt_names = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())).collect();
+    params.extended_key_usages = vec![usage];
+    params.serial_number = Some(vec![0x0a, 0xbc, 0x01].into());
+    adjust(&mut params);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, authority).unwrap();
+    NodeCertificate {
+        chain: vec![certificate.der().clone()],
+        key: PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gateway_core::close::CloseReason;
 use gateway_core::duplicate::DuplicateRule;
 use gateway_core::seam::HelloRequest;
 use gateway_core::store::HelloOutcome;
@@ -32,6 +33,10 @@ impl Identities {
     }
 
     pub(super) fn judge(&mut self, entry: &HelloRequest, outcome: &HelloOutcome) {
+        if let HelloOutcome::Refused(CloseReason::Revoked(_)) = outcome {
+            // An operator's affair: nobody was let in, so nobody came from anywhere.
+            return;
+        }
         let serial = &entry.identity.certificate_serial;
         let places = self.places.entry(serial.clone()).or_default();
         let here = (entry.hello.machine.clone(), entry.hello.boot_id.clone());

@@ -65,6 +65,7 @@ pub(crate) fn check_shape(job: &Job, limits: &Limits, hooked: &HookedKinds) {
         | Job::ReadLanes { .. }
         | Job::Cancels { .. }
         | Job::Sweep(_)
+        | Job::Revocations(_)
         | Job::SpecsDue { .. } => 0,
     };
     must("a batch is bounded", entries <= limits.batch_entries, || format!("{entries} entries in {job:?}"));

@@ -1,11 +1,13 @@
 //! What a Hello does: the session's new epoch, and the fate of every command that the node may have.
 //!
 //! 1. Terminal rows rest. What the node lists, of the current attempt or a later one, is adopted.
-//! 2. A certificate that two machines use in turn is revoked, by `gateway_core::duplicate`.
+//! 2. What a certificate allows is `gateway_core::certificate`'s to say. One that two machines use in turn is revoked,
+//!    by `gateway_core::duplicate`.
 //! 3. What is in flight and not listed is sent again by seq, or expires if its time has passed.
 
 use std::collections::BTreeMap;
 
+use gateway_core::certificate;
 use gateway_core::command::CommandState;
 use gateway_core::duplicate::{self, DUPLICATE_IDENTITY, DuplicateRule, Judgement, Moves, Place};
 use gateway_core::frame::{CancelCommand, KnownCommand};
@@ -14,6 +16,7 @@ use gateway_core::seam::HelloRequest;
 use gateway_core::store::{HelloGrant, HelloOutcome, InFlight};
 use gateway_core::time::UnixMillis;
 
+use super::certificates::Certificates;
 use super::{CommandRow, SessionRow, Store, unknown_node};
 
 impl Store {
@@ -28,7 +31,7 @@ impl Store {
             return HelloOutcome::Refused(unknown_node(node));
         };
         if let Some(outcome) =
-            Self::admit(session, &mut self.quarantined, &mut self.moves, &self.duplicates, entry, now)
+            Self::admit(session, &mut self.certificates, &mut self.moves, &self.duplicates, entry, now)
         {
             return outcome;
         }
@@ -48,6 +51,7 @@ impl Store {
             cursors: entry.hello.lanes.iter().map(|lane| self.cursor(node, &lane.lane)).collect(),
             has_pending: false,
             inventory_wanted: self.wanted(node, &entry.hello.inventory),
+            is_recorded: self.certificates.rows().contains_key(&entry.identity.certificate_serial),
         };
         if let Some(journal) = &entry.hello.journal {
             grant.journal_acked = self.journal_acked(node, journal);
@@ -74,15 +78,18 @@ impl Store {
     /// Notes where the Hello comes from; its outcome where it is not granted.
     fn admit(
         session: &mut SessionRow,
-        quarantined: &mut BTreeMap<String, NodeId>,
+        certificates: &mut Certificates,
         all_moves: &mut BTreeMap<NodeId, (String, Moves)>,
         rule: &DuplicateRule,
         entry: &HelloRequest,
         now: UnixMillis,
     ) -> Option<HelloOutcome> {
         let (node, serial) = (&entry.identity.node, &entry.identity.certificate_serial);
-        if quarantined.contains_key(serial) {
-            return Some(HelloOutcome::Refused(duplicate::revoked(serial, DUPLICATE_IDENTITY)));
+        let record = certificates.record(serial);
+        let allowed =
+            certificate::admit(certificates.unknown, &entry.identity, &entry.hello, record.as_ref());
+        if let Err(reason) = allowed {
+            return Some(HelloOutcome::Refused(reason));
         }
         let here = Place::of(&entry.hello.machine, &entry.hello.boot_id);
         let before = session.came_from.as_ref().filter(|(of, _)| of == serial).map(|(_, place)| *place);
@@ -90,7 +97,7 @@ impl Store {
         let known = known.map(|(_, moves)| moves.clone()).unwrap_or_default();
         match before.and_then(|before| duplicate::judge(rule, before, &known, here, now)) {
             Some(Judgement::Duplicate) => {
-                quarantined.insert(serial.clone(), node.clone());
+                certificates.revoke(serial, node, DUPLICATE_IDENTITY, now);
                 all_moves.insert(node.clone(), (serial.clone(), Moves::default()));
                 session.epoch.0 += 1;
                 session.connected = false;

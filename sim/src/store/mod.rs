@@ -11,6 +11,7 @@
 //!    each commit.
 //! 4. Time is the database's clock, in milliseconds, and comes as an argument.
 
+mod certificates;
 mod clients;
 mod commands;
 mod events;
@@ -38,6 +39,7 @@ use gateway_core::time::UnixMillis;
 
 use bytes::Bytes;
 
+pub use self::certificates::CertificateRow;
 pub use self::clients::{EnqueueRefusal, NewCommand};
 pub use self::events::EventRow;
 pub use self::inventory::SectionRow;
@@ -119,8 +121,7 @@ pub struct Store {
     foretold: BTreeSet<CommandId>,
     duplicates: DuplicateRule,
     moves: BTreeMap<NodeId, (String, Moves)>,
-    /// Certificates that are revoked as duplicates, each with its node.
-    quarantined: BTreeMap<String, NodeId>,
+    certificates: certificates::Certificates,
 }
 
 impl Store {
@@ -190,6 +191,7 @@ impl Store {
                 Outcome::SpecsApplied(Ok(entries.iter().map(|entry| self.spec_applied(entry)).collect()))
             }
             Job::Sweep(job) => Outcome::Sweep(Ok(self.sweep(job, now))),
+            Job::Revocations(look) => Outcome::Revocations(Ok(self.certificates.look(look, now))),
         }
     }
 
@@ -306,9 +308,9 @@ impl Store {
         &self.leases
     }
 
-    /// Certificates that are revoked as duplicates, each with its node.
-    pub fn quarantined(&self) -> &BTreeMap<String, NodeId> {
-        &self.quarantined
+    /// Every certificate that is recorded, by serial.
+    pub fn certificates(&self) -> &BTreeMap<String, CertificateRow> {
+        self.certificates.rows()
     }
 
     /// What is remembered of nodes' moves, each under a certificate.

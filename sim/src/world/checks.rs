@@ -172,7 +172,7 @@ impl World {
     }
 
     pub(super) fn is_out(&self, node: &NodeId) -> bool {
-        self.store.quarantined().values().any(|of| of == node)
+        self.store.is_quarantined(node)
     }
 
     fn inventory_is_stored(&self, node: &SimNode) -> bool {

@@ -12,9 +12,10 @@ use gateway_core::time::{Moment, UnixMillis};
 use gateway_core::writer::Writer;
 use uuid::Uuid;
 
+use super::revocations::serial_of;
 use super::{Event, Wire, World};
 use crate::node::SimNode;
-use crate::store::NewCommand;
+use crate::store::{CertificateRow, NewCommand};
 
 /// How often specs are set in a history.
 const SPEC_CHANGES: usize = 25;
@@ -31,6 +32,7 @@ impl World {
             })
             .collect();
         self.store.register_node(id.clone());
+        self.store.record_certificate(&serial_of(number), CertificateRow::of(id.clone()));
         let poisons = self.chance.percent(20);
         self.nodes.push(SimNode::new(id, lanes, poisons));
         self.node_timers[number] = Some(self.now + Duration::from_millis(1));

@@ -115,13 +115,21 @@ pub(super) enum Fault {
         node: usize,
         how: Rudeness,
     },
+    /// Its certificate is revoked, and that is cleared later.
+    Revoke {
+        node: usize,
+        millis: u64,
+    },
+    Clear {
+        node: usize,
+    },
     Capacity {
         node: usize,
     },
 }
 
 /// Every kind of fault that histories must come to, as it is counted.
-pub const FAULTS: [&str; 41] = [
+pub const FAULTS: [&str; 42] = [
     "crash of a gateway",
     "stop of a gateway",
     "drain of a gateway",
@@ -158,6 +166,7 @@ pub const FAULTS: [&str; 41] = [
     "duplicate identity",
     "two machines in turn",
     "certificate quarantined",
+    "certificate revoked",
     "protocol broken",
     "capacity changed",
     "lease taken over",
@@ -239,6 +248,12 @@ impl World {
             let at = Duration::from_millis(self.chance.within(500..4_000));
             self.at(at, Event::Fault(duel));
         }
+        if self.chance.percent(25) {
+            let node = self.chance.within(0..self.nodes.len() as u64) as usize;
+            let revoke = Fault::Revoke { node, millis: self.chance.within(200..5_000) };
+            let at = self.some_time();
+            self.at(at, Event::Fault(revoke));
+        }
     }
 
     pub(super) fn some_time(&mut self) -> Duration {
@@ -264,6 +279,8 @@ impl World {
                 self.with_writer(process, Writer::handle_stop);
             }
             Fault::Drain { process } => self.drain(process),
+            Fault::Clear { node } => self.clear(node),
+            Fault::Revoke { node, millis } => self.revoke(node, Duration::from_millis(millis)),
             Fault::Pause { process, millis } => self.pause(process, Duration::from_millis(millis)),
             Fault::PauseAtRenewal { process, millis } => {
                 self.processes[process].sleeps_at_renewal = Some(Duration::from_millis(millis));

@@ -75,7 +75,7 @@ impl World {
 
     /// Whether the node has no certificate that is let in.
     pub(super) fn is_quarantined(&self, node: usize) -> bool {
-        self.store.quarantined().values().any(|of| *of == self.nodes[node].id)
+        self.store.is_quarantined(&self.nodes[node].id)
     }
 
     /// A twin lists nothing: what its node runs, or has on its way, has expired by that, if its time had passed, and

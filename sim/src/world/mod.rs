@@ -17,6 +17,7 @@ mod clients;
 mod faults;
 mod impostors;
 mod probes;
+mod revocations;
 mod story;
 mod watch;
 mod weather;
@@ -27,7 +28,7 @@ use std::time::Duration;
 
 use gateway_core::duplicate::DuplicateRule;
 use gateway_core::frame::{GatewayFrame, NodeFrame};
-use gateway_core::ids::{Attempt, CommandId, GatewayId, LaneName, LaneSeq, SessionKey, ShardId};
+use gateway_core::ids::{Attempt, CommandId, GatewayId, LaneName, LaneSeq, NodeId, SessionKey, ShardId};
 use gateway_core::mail::Weigh;
 use gateway_core::seam::{SessionNews, ToShard, ToWriter};
 use gateway_core::store::Queue;
@@ -220,6 +221,8 @@ pub struct World {
     waits_since: BTreeMap<CommandId, Moment>,
     /// Commands on which a twin reported, whatever it liked.
     meddled: BTreeSet<CommandId>,
+    /// Nodes whose certificate was revoked, and maybe cleared since.
+    was_revoked: BTreeSet<NodeId>,
     /// Since when an open session is not the live one of its node.
     outdated_since: BTreeMap<(usize, SessionKey), Moment>,
     story: Story,
@@ -264,6 +267,7 @@ impl World {
             enqueued: 0,
             waits_since: BTreeMap::new(),
             meddled: BTreeSet::new(),
+            was_revoked: BTreeSet::new(),
             outdated_since: BTreeMap::new(),
             story: Story::default(),
             chance: Chance::new(chance.next()),

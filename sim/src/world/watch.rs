@@ -106,9 +106,9 @@ impl World {
                 matches!(writer.phase(), Phase::Draining | Phase::Stopping | Phase::Stopped)
             }),
             // The same sentence for whoever has the certificate.
-            CloseReason::NotPermitted(_) => {
-                self.store.quarantined().values().any(|of| of == open.session.node())
-            }
+            CloseReason::NotPermitted(_) => self.store.is_quarantined(open.session.node()),
+            // It may have been cleared since: what counts is that it was.
+            CloseReason::Revoked(_) => self.was_revoked.contains(open.session.node()),
             CloseReason::PeerGone => true,
             CloseReason::Protocol(sentence) => {
                 let late = sentence.contains("no Hello came") && silent_for >= gateway.limits.hello_timeout;

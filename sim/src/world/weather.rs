@@ -72,6 +72,7 @@ impl World {
         if let (Job::Hellos { entries, .. }, Outcome::Hellos(Ok(Routed::Committed(outcomes)))) =
             (job, &outcome)
         {
+            self.check_revoked(entries, outcomes);
             entries.iter().for_each(|entry| self.note_forgotten(entry));
             let judged = |outcome: &&HelloOutcome| matches!(outcome, HelloOutcome::Quarantined(_));
             for _ in outcomes.iter().filter(judged) {
@@ -102,7 +103,11 @@ impl World {
                 }
             }
             (
-                Job::Cancels { .. } | Job::SpecsDue { .. } | Job::Dispatch { .. } | Job::ReadLanes { .. },
+                Job::Cancels { .. }
+                | Job::SpecsDue { .. }
+                | Job::Revocations(_)
+                | Job::Dispatch { .. }
+                | Job::ReadLanes { .. },
                 _,
             ) => {}
             _ => unflushed.clear(),
@@ -241,7 +246,9 @@ fn holds_several(job: &Job) -> bool {
         Job::Inventory { entries, .. } => entries.len(),
         Job::SpecsApplied { entries } => entries.len(),
         Job::SpecsDue { looks, .. } => looks.len(),
-        Job::Lease(_) | Job::ReadLanes { .. } | Job::Cancels { .. } | Job::Sweep(_) => 0,
+        Job::Lease(_) | Job::ReadLanes { .. } | Job::Cancels { .. } | Job::Sweep(_) | Job::Revocations(_) => {
+            0
+        }
     };
     entries > 1
 }

@@ -15,6 +15,7 @@ use gateway_core::store::{Outcome, Queue};
 use gateway_core::time::Moment;
 use gateway_core::writer::{LeaseState, Phase, Writer};
 
+use super::revocations::serial_of;
 use super::{Event, Link, Wire, World};
 use crate::check::must;
 use crate::coverage::event_of;
@@ -87,7 +88,7 @@ impl World {
         let identity = Identity {
             node: self.nodes[number].id.clone(),
             site: "sim".into(),
-            certificate_serial: format!("{number:04X}"),
+            certificate_serial: serial_of(number),
         };
         let session = Session::new(key, identity, Arc::clone(&gateway.limits), self.now);
         let link = self.next_link;
@@ -395,6 +396,17 @@ impl World {
                     self.with_session(process, key, SessionEvent::Close, |session, now| {
                         session.handle_close(reason, now);
                     });
+                }
+            }
+            ToShard::Revoked { added, .. } => {
+                for revocation in added.iter() {
+                    for key in self.of_certificate(process, shard, &revocation.serial) {
+                        self.with_session(process, key, SessionEvent::Close, |session, now| {
+                            session.handle_revoked(revocation, now);
+                        });
+                    }
+                    let left = self.of_certificate(process, shard, &revocation.serial);
+                    must("a revoked certificate keeps no session", left.is_empty(), || format!("{left:?}"));
                 }
             }
             ToShard::Drain(order) => {

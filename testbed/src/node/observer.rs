@@ -51,6 +51,8 @@ pub enum NodeEvent {
     CancelAsked { id: Uuid },
     /// A heartbeat was acked.
     HeartbeatAcked { sequence: u64, round_trip: Duration },
+    /// `RevocationNotice` came.
+    RevocationNoticed { reason: String, serials: Vec<String> },
     /// `Drain` came.
     DrainAsked { reconnect_after: Duration },
     /// It has a new certificate, with this serial.

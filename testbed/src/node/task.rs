@@ -365,6 +365,9 @@ impl NodeTask {
                 }
                 self.tell(NodeEvent::DrainAsked { reconnect_after: after });
             }
+            Some(gateway_frame::Frame::RevocationNotice(notice)) => {
+                self.tell(NodeEvent::RevocationNoticed { reason: notice.reason, serials: notice.serials });
+            }
             // What this node does not do, or does not know.
             _ => {}
         }

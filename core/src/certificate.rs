@@ -1,0 +1,141 @@
+//! What the database says of a node's certificate, and whether its Hello may be granted by that.
+//!
+//! A certificate proves by itself who the node is. What it may be used for stands in `node_certs`, which is read
+//! in the Hello's transaction: the database is the truth, whatever a gateway has in memory. Owns the rule; the
+//! stores read the row.
+//!
+//! 1. A certificate that is revoked, or recorded for another node, opens no session; nor does one that is not
+//!    recorded, unless that is allowed.
+//! 2. A Hello that names a role names that of the certificate. One that names none takes it.
+//! 3. No sentence repeats text of the node.
+
+use crate::close::CloseReason;
+use crate::duplicate;
+use crate::frame::Hello;
+use crate::seam::Identity;
+
+/// What becomes of a certificate whose serial is not in `node_certs`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UnknownSerial {
+    #[default]
+    Refuse,
+    Accept,
+}
+
+/// A row of `node_certs`, as far as it counts for a Hello.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateRecord {
+    pub node: String,
+    pub role: String,
+    /// Kinds of commands that may be sent under it; `None`: all.
+    pub allowed_kinds: Option<Vec<String>>,
+    /// Why it is revoked, where it is.
+    pub revoked: Option<String>,
+}
+
+/// Refuses a Hello that its certificate does not allow.
+pub fn admit(
+    unknown: UnknownSerial,
+    identity: &Identity,
+    hello: &Hello,
+    record: Option<&CertificateRecord>,
+) -> Result<(), CloseReason> {
+    let (node, serial) = (&identity.node, &identity.certificate_serial);
+    let Some(record) = record else {
+        return match unknown {
+            UnknownSerial::Accept => Ok(()),
+            UnknownSerial::Refuse => Err(CloseReason::BadCertificate(format!(
+                "certificate {serial} is not recorded; whoever issued it records it in the gateway's database with \
+                 INSERT INTO node_certs (serial, node_id) VALUES ('{serial}', '{node}')"
+            ))),
+        };
+    };
+    if let Some(reason) = &record.revoked {
+        return Err(duplicate::revoked(serial, reason));
+    }
+    if record.node != node.as_str() {
+        let sentence = format!("certificate {serial} was issued to another node than {node}");
+        return Err(CloseReason::BadCertificate(sentence));
+    }
+    if !hello.role.is_empty() && hello.role != record.role {
+        return Err(CloseReason::NotPermitted(format!(
+            "the Hello names another role than {}, which certificate {serial} is for; start the node in that role, or \
+             give it a certificate for its own",
+            record.role
+        )));
+    }
+    if record.allowed_kinds.as_ref().is_some_and(Vec::is_empty) {
+        return Err(CloseReason::NotPermitted(format!(
+            "certificate {serial} allows no kind of command; set allowed_kinds of its row in node_certs, or give the \
+             node another one"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::close::StatusCode;
+    use crate::writer::testing::hello;
+
+    fn record() -> CertificateRecord {
+        CertificateRecord { node: "n".into(), role: "node".into(), allowed_kinds: None, revoked: None }
+    }
+
+    fn refused(record: Option<&CertificateRecord>, role: &str) -> Option<(StatusCode, String)> {
+        let mut request = hello("n", 1, &[]);
+        request.hello.role = role.into();
+        let admitted = admit(UnknownSerial::Refuse, &request.identity, &request.hello, record);
+        admitted.err().map(|reason| (reason.status(), reason.to_string()))
+    }
+
+    #[test]
+    fn a_certificate_opens_a_session_as_far_as_its_record_allows() {
+        assert_eq!(refused(Some(&record()), "node"), None);
+        assert_eq!(refused(Some(&record()), ""), None, "who names no role takes the certificate's");
+        let wrong: [(CertificateRecord, StatusCode, &str); 5] = [
+            (
+                CertificateRecord { revoked: Some("stolen".into()), ..record() },
+                StatusCode::Unauthenticated,
+                "is revoked: stolen; reconnect with another one",
+            ),
+            (
+                CertificateRecord { revoked: Some(duplicate::DUPLICATE_IDENTITY.into()), ..record() },
+                StatusCode::PermissionDenied,
+                "is quarantined",
+            ),
+            (
+                CertificateRecord { node: "other".into(), ..record() },
+                StatusCode::Unauthenticated,
+                "was issued to another node",
+            ),
+            (
+                CertificateRecord { role: "storage".into(), ..record() },
+                StatusCode::PermissionDenied,
+                "names another role than storage",
+            ),
+            (
+                CertificateRecord { allowed_kinds: Some(Vec::new()), ..record() },
+                StatusCode::PermissionDenied,
+                "allows no kind of command",
+            ),
+        ];
+        for (record, status, sentence) in wrong {
+            let refused = refused(Some(&record), "node").expect("refused");
+            assert!(refused.0 == status && refused.1.contains(sentence), "{record:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_recorded_is_refused_unless_that_is_allowed() {
+        let (status, sentence) = refused(None, "node").expect("refused");
+        assert_eq!(status, StatusCode::Unauthenticated);
+        assert!(
+            sentence.contains("INSERT INTO node_certs (serial, node_id) VALUES ('0001', 'n')"),
+            "{sentence}"
+        );
+        let request = hello("n", 1, &[]);
+        assert_eq!(admit(UnknownSerial::Accept, &request.identity, &request.hello, None), Ok(()));
+    }
+}

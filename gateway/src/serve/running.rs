@@ -1,0 +1,171 @@
+//! A gateway whose threads run: what its owner may ask of it, and what it is told.
+//!
+//! 1. A gateway that is dropped is not stopped: who owns it stops it, and joins it.
+//! 2. The lock is held, and the TLS files are watched, as long as it is there.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use gateway_control::ControlStopper;
+use gateway_core::drain::DrainPlan;
+use gateway_core::mail::Post;
+use gateway_core::seam::ToShard;
+use gateway_core::writer::Phase;
+use gateway_db_writer::StopHandle;
+
+use super::readings::Readings;
+use super::start::CONTROL_THREAD;
+use super::supervision::{Event, Meaning, Supervision};
+use crate::error::GatewayError;
+use crate::lock_file::LockFile;
+
+/// A gateway whose threads run.
+#[derive(Debug)]
+pub struct RunningGateway {
+    pub(super) address: SocketAddr,
+    pub(super) control_address: SocketAddr,
+    pub(super) readings: Arc<Readings>,
+    pub(super) stopper: Stopper,
+    pub(super) control: ControlStopper,
+    pub(super) sender: Sender<Event>,
+    pub(super) events: Receiver<Event>,
+    pub(super) supervision: Supervision,
+    pub(super) bells: Vec<Post<ToShard>>,
+    /// Asks for a look at the TLS files; they are watched as long as this is there.
+    pub(super) reload: Sender<()>,
+    pub(super) _lock: LockFile,
+}
+
+/// Asks a gateway to stop, from any thread.
+#[derive(Debug, Clone)]
+pub struct Stopper(pub(super) StopHandle);
+
+impl Stopper {
+    /// Streams end `UNAVAILABLE`, disconnects are written, the lease is released, all threads end.
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+
+    /// Nodes are told to move to another gateway, each at a moment of its own, and new sessions are refused;
+    /// then the same as `stop`, when all have left or have had long enough.
+    pub fn drain(&self, plan: DrainPlan) {
+        self.0.drain(plan);
+    }
+}
+
+impl RunningGateway {
+    /// Where nodes connect, with the port that was taken.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where health and metrics are.
+    pub const fn control_address(&self) -> SocketAddr {
+        self.control_address
+    }
+
+    /// What the threads have counted.
+    pub const fn readings(&self) -> &Arc<Readings> {
+        &self.readings
+    }
+
+    /// A handle that stops it, for other threads.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Waits until the lease is held, so that sessions may be opened; at most `timeout`.
+    pub fn wait_until_serving(&mut self, timeout: Duration) -> Result<(), GatewayError> {
+        let deadline = Instant::now() + timeout;
+        while self.readings.phase() != Phase::Serving {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(event) => {
+                    self.take(event)?;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(GatewayError::Database(format!("no lease within {timeout:?}")));
+                }
+                Err(RecvTimeoutError::Disconnected) => unreachable!("this gateway holds a sender"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks it to stop; `join` waits for the end.
+    pub fn stop(&mut self) {
+        self.supervision.handle_stop_asked();
+        self.stopper.stop();
+    }
+
+    /// Asks it to send its nodes away, and to stop then; `join` waits for the end.
+    pub fn drain(&mut self, plan: DrainPlan) {
+        self.supervision.handle_drain_asked();
+        self.stopper.drain(plan);
+    }
+
+    /// Waits for the end. An error where a thread has failed, or has ended without a stop.
+    pub fn join(mut self) -> Result<(), GatewayError> {
+        loop {
+            let event = self.events.recv().expect("this gateway holds a sender");
+            if self.take(event)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Looks at the TLS files now, without waiting for it.
+    pub fn reload_tls(&self) {
+        // Full: a look is to come anyway.
+        let _ = self.reload.try_send(());
+    }
+
+    pub(super) const fn events(&self) -> &Receiver<Event> {
+        &self.events
+    }
+
+    pub(super) const fn sender(&self) -> &Sender<Event> {
+        &self.sender
+    }
+
+    pub(super) fn bells(&mut self) -> Vec<Post<ToShard>> {
+        std::mem::take(&mut self.bells)
+    }
+
+    pub(super) const fn is_leaving(&self) -> bool {
+        self.supervision.is_leaving()
+    }
+
+    pub(super) const fn is_stopping(&self) -> bool {
+        self.supervision.is_stopping()
+    }
+
+    /// Takes an event in; `true` when every thread has ended as asked.
+    pub(super) fn take(&mut self, event: Event) -> Result<bool, GatewayError> {
+        match event {
+            // Whoever holds a `Stopper` may have asked.
+            Event::Phase(Phase::Draining) => self.supervision.handle_drain_asked(),
+            Event::Phase(Phase::Stopping) => self.supervision.handle_stop_asked(),
+            Event::Phase(_) | Event::Signal(_) => {}
+            Event::Ended { thread, end } => {
+                // Else the shards would not learn that the writer is gone.
+                self.bells.clear();
+                match self.supervision.handle_ended(&thread, end) {
+                    Meaning::GoOn => {}
+                    Meaning::AllEnded => return Ok(true),
+                    Meaning::Fault(sentence) => {
+                        self.control.stop();
+                        return Err(GatewayError::ThreadEnded(sentence));
+                    }
+                }
+                // The last to go: it shows the others' end.
+                if self.supervision.is_stopping() && self.supervision.only_runs(CONTROL_THREAD) {
+                    self.control.stop();
+                }
+            }
+        }
+        Ok(false)
+    }
+}

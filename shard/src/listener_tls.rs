@@ -1,0 +1,100 @@
+//! What a shard's listener shows and accepts now: certificates, roots, and what is revoked.
+//!
+//! Owns the acceptor of new handshakes. It is made anew when either part changes; a connection that stands, or is
+//! in its handshake, keeps what it began with.
+//!
+//! 1. Nobody waits for it, and no lock is taken: what it is made of never changes, and comes by message.
+//! 2. A certificate that is revoked while the roots are renewed stays revoked, and the other way round.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Context;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gateway_core::mail::{Inbox, Weigh};
+use gateway_core::revocation::{RevokedSet, SerialKey, Verdict};
+use tokio_rustls::TlsAcceptor;
+
+use crate::rest::RousingWaker;
+use crate::shard::Shard;
+use crate::tls::TlsMaterial;
+
+/// Other certificates and roots, for the handshakes from now on.
+#[derive(Debug)]
+pub struct TlsNews(pub Arc<TlsMaterial>);
+
+impl Weigh for TlsNews {
+    // A few of them are on their way at most: they are read from disk.
+    fn weight_bytes(&self) -> usize {
+        0
+    }
+}
+
+pub(crate) struct ListenerTls(RefCell<Parts>);
+
+struct Parts {
+    material: Arc<TlsMaterial>,
+    revoked: Arc<RevokedSet>,
+    acceptor: TlsAcceptor,
+}
+
+impl ListenerTls {
+    /// With nothing revoked yet.
+    pub(crate) fn new(material: Arc<TlsMaterial>) -> Self {
+        let revoked = Arc::default();
+        let acceptor = TlsAcceptor::from(material.server_config(&revoked));
+        Self(RefCell::new(Parts { material, revoked, acceptor }))
+    }
+
+    /// For the next handshake.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        self.0.borrow().acceptor.clone()
+    }
+
+    /// What is held against a certificate.
+    pub(crate) fn revoked(&self, serial: SerialKey) -> Option<Verdict> {
+        self.0.borrow().revoked.verdict(serial)
+    }
+
+    /// How long a certificate that ends then (since 1970) counts, by the host's clock and with the leeway that
+    /// handshakes have.
+    pub(crate) fn time_left(&self, ends_at: Duration) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        (ends_at + self.0.borrow().material.leeway()).saturating_sub(now)
+    }
+
+    pub(crate) fn set_revoked(&self, revoked: Arc<RevokedSet>) {
+        let mut parts = self.0.borrow_mut();
+        parts.revoked = revoked;
+        parts.renew();
+    }
+
+    fn set_material(&self, material: Arc<TlsMaterial>) {
+        let mut parts = self.0.borrow_mut();
+        parts.material = material;
+        parts.renew();
+    }
+}
+
+impl Parts {
+    fn renew(&mut self) {
+        self.acceptor = TlsAcceptor::from(self.material.server_config(&self.revoked));
+    }
+}
+
+/// Takes what comes, for ever.
+pub(crate) async fn run(shard: &Rc<Shard>, news: &Inbox<TlsNews>) {
+    let mut rousing = RousingWaker::default();
+    loop {
+        let next = poll_fn(|context| {
+            let rousing = rousing.of(context.waker(), &shard.rest);
+            news.poll_take(&mut Context::from_waker(rousing))
+        });
+        let Some(TlsNews(material)) = next.await else { return std::future::pending().await };
+        news.announce_space();
+        shard.listener_tls.set_material(material);
+        shard.counters.tls_renewals.one_more();
+    }
+}
