@@ -7,7 +7,9 @@
 //! 1. A certificate that is revoked, or recorded for another node, opens no session; nor does one that is not
 //!    recorded, unless that is allowed.
 //! 2. A Hello that names a role names that of the certificate. One that names none takes it.
-//! 3. No sentence repeats text of the node.
+//! 3. A kind of command that a certificate does not allow, or a destructive one where the node's tenant controls it,
+//!    is never sent under it: the command ends as refused.
+//! 4. No sentence repeats text of the node.
 
 use crate::close::CloseReason;
 use crate::duplicate;
@@ -29,8 +31,23 @@ pub struct CertificateRecord {
     pub role: String,
     /// Kinds of commands that may be sent under it; `None`: all.
     pub allowed_kinds: Option<Vec<String>>,
+    /// Whether the tenant of the machine has its key, so that no destructive command of the platform may go there.
+    pub tenant_controlled: bool,
     /// Why it is revoked, where it is.
     pub revoked: Option<String>,
+}
+
+/// The error of a command that ended since its kind may not be sent to its node.
+pub const KIND_NOT_ALLOWED: &str = "the node's certificate allows no command of this kind: see allowed_kinds and \
+                                    tenant_controlled of its row in node_certs, and identity.destructive_kinds";
+
+impl CertificateRecord {
+    /// Whether a command of this kind may be sent under the certificate.
+    pub fn permits(&self, destructive: &[String], kind: &str) -> bool {
+        let is = |known: &String| known == kind;
+        self.allowed_kinds.as_ref().is_none_or(|allowed| allowed.iter().any(is))
+            && !(self.tenant_controlled && destructive.iter().any(is))
+    }
 }
 
 /// Refuses a Hello that its certificate does not allow.
@@ -80,7 +97,13 @@ mod tests {
     use crate::writer::testing::hello;
 
     fn record() -> CertificateRecord {
-        CertificateRecord { node: "n".into(), role: "node".into(), allowed_kinds: None, revoked: None }
+        CertificateRecord {
+            node: "n".into(),
+            role: "node".into(),
+            allowed_kinds: None,
+            tenant_controlled: false,
+            revoked: None,
+        }
     }
 
     fn refused(record: Option<&CertificateRecord>, role: &str) -> Option<(StatusCode, String)> {
@@ -125,6 +148,19 @@ mod tests {
             let refused = refused(Some(&record), "node").expect("refused");
             assert!(refused.0 == status && refused.1.contains(sentence), "{record:?}: {refused:?}");
         }
+    }
+
+    #[test]
+    fn kinds_are_allowed_by_the_certificate_and_by_who_controls_it() {
+        let destructive = ["wipe".to_owned()];
+        let permits =
+            |record: &CertificateRecord| ["run", "wipe"].map(|kind| record.permits(&destructive, kind));
+        assert_eq!(permits(&record()), [true, true]);
+        assert_eq!(permits(&CertificateRecord { tenant_controlled: true, ..record() }), [true, false]);
+        let allowed = Some(vec!["wipe".to_owned()]);
+        let limited = CertificateRecord { allowed_kinds: allowed, ..record() };
+        assert_eq!(permits(&limited), [false, true]);
+        assert_eq!(permits(&CertificateRecord { tenant_controlled: true, ..limited }), [false, false]);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 -- One dispatch pass: proves the lease, finds what is due, locks, marks, returns.
 --
 -- $1 gateway, $2 owner, $3 lease epoch; one element a lane in $4 node, $5 session epoch, $6 lane,
--- $7 free credit, $8 cursor, $9 capacity, $10 in flight; $11 most claims of the pass.
+-- $7 free credit, $8 cursor, $9 capacity, $10 in flight; $11 most claims of the pass; $12 kinds that go to no machine
+-- that its tenant controls; $13 the error of commands whose kind the session's certificate does not allow: they end as
+-- refused in the place in which they would have gone.
 --
 -- Locks: the lease FOR KEY SHARE, then of the nodes with something due the sessions FOR KEY SHARE in
 -- node order, then the commands in (node, id) order. It waits for no other session or command:
@@ -22,12 +24,12 @@ wanted AS MATERIALIZED (
         WITH ORDINALITY w (node_id, session_epoch, lane, free, from_seq, capacity, in_flight, slot)
 ),
 found AS MATERIALIZED (
-    SELECT w.*, due.id, due.seq, due.attempt, due.deferred, due.place
+    SELECT w.*, due.id, due.seq, due.attempt, due.deferred, due.kind, due.place
     FROM wanted w
     CROSS JOIN LATERAL (
         SELECT u.*, row_number() OVER (ORDER BY u.seq) AS place
         FROM (
-            (SELECT c.id, c.seq, c.attempt, c.deferred
+            (SELECT c.id, c.seq, c.attempt, c.deferred, c.kind
              FROM commands c
              WHERE c.node_id = w.node_id AND c.lane = w.lane AND c.phase = 'p' AND NOT c.deferred
                AND c.seq > w.from_seq AND (c.not_after IS NULL OR c.not_after > compute_now())
@@ -35,7 +37,7 @@ found AS MATERIALIZED (
              LIMIT w.free)
             UNION ALL
             -- The thousand that came due first; of these those with the lowest seq.
-            (SELECT c.id, c.seq, c.attempt, c.deferred
+            (SELECT c.id, c.seq, c.attempt, c.deferred, c.kind
              FROM commands c
              WHERE c.node_id = w.node_id AND c.lane = w.lane AND c.phase = 'p' AND c.deferred
                AND c.not_before <= compute_now() AND (c.not_after IS NULL OR c.not_after > compute_now())
@@ -49,15 +51,26 @@ found AS MATERIALIZED (
     LIMIT $11::bigint
 ),
 live AS MATERIALIZED (
-    SELECT s.node_id, s.session_epoch
+    SELECT s.node_id, s.session_epoch, s.certificate_serial
     FROM (SELECT DISTINCT f.node_id, f.session_epoch FROM found f ORDER BY f.node_id, f.session_epoch) n
     CROSS JOIN LATERAL (
-        SELECT s.node_id, s.session_epoch
+        SELECT s.node_id, s.session_epoch, s.certificate_serial
         FROM node_sessions s
         WHERE s.node_id = n.node_id AND s.session_epoch = n.session_epoch AND s.gateway_id = $1
           AND s.disconnected_at IS NULL
         FOR KEY SHARE SKIP LOCKED
     ) s
+),
+-- Sessions whose certificates do not allow every kind. There is an index of those alone.
+limited AS MATERIALIZED (
+    SELECT s.node_id, k.tenant_controlled, k.allowed_kinds
+    FROM live s
+    CROSS JOIN LATERAL (
+        SELECT k.tenant_controlled, k.allowed_kinds
+        FROM node_certs k
+        WHERE k.serial = s.certificate_serial AND (k.tenant_controlled OR k.allowed_kinds IS NOT NULL)
+        OFFSET 0
+    ) k
 ),
 locked AS MATERIALIZED (
     SELECT f.*
@@ -78,7 +91,12 @@ locked AS MATERIALIZED (
 ),
 -- Of each lane what was locked without a gap from its first due command on.
 accepted AS MATERIALIZED (
-    SELECT l.*, min(l.seq) FILTER (WHERE NOT l.deferred) OVER (PARTITION BY l.slot) AS first_seq
+    SELECT l.*, min(l.seq) FILTER (WHERE NOT l.deferred) OVER (PARTITION BY l.slot) AS first_seq,
+           EXISTS (SELECT FROM limited)
+           AND EXISTS (SELECT FROM limited t
+                       WHERE t.node_id = l.node_id
+                         AND (t.tenant_controlled AND l.kind = ANY ($12::text[]) OR l.kind <> ALL (t.allowed_kinds)))
+               AS barred
     FROM (SELECT l.*, row_number() OVER (PARTITION BY l.slot ORDER BY l.place) AS rank FROM locked l) l
     WHERE l.rank = l.place
 ),
@@ -104,6 +122,12 @@ floored AS MATERIALIZED (
         LIMIT 1
     ) low ON true
 ),
+barred AS (
+    UPDATE commands c
+    SET state = 'refused', finished_at = compute_now(), error = $13::text
+    FROM floored a
+    WHERE a.barred AND c.node_id = a.node_id AND c.id = a.id
+),
 claimed AS (
     UPDATE commands c
     SET state = 'dispatched', dispatched_at = compute_now(), dispatched_by = $1, lease_epoch = $3,
@@ -111,7 +135,7 @@ claimed AS (
         lane_in_flight = a.in_flight + a.place,
         lane_floor = CASE WHEN NOT a.deferred THEN a.lane_floor END
     FROM floored a
-    WHERE c.node_id = a.node_id AND c.id = a.id
+    WHERE NOT a.barred AND c.node_id = a.node_id AND c.id = a.id
     RETURNING c.node_id, c.id, c.attempt, c.lane, c.seq, c.kind, c.payload, c.not_after, c.session_epoch,
               NOT c.deferred AS moves_cursor, compute_now() - greatest(c.enqueued_at, c.not_before) AS waited
 )

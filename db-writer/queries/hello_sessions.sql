@@ -31,14 +31,14 @@ locked AS MATERIALIZED (
 )
 SELECT EXISTS (SELECT FROM lease) AS "held!", l.slot AS "slot!", l.known AS "known!",
        cert.node_id AS "cert_node?", cert.role AS "cert_role?", cert.allowed_kinds AS "cert_allowed_kinds?",
-       cert.revoked_at IS NOT NULL AS "cert_revoked!",
+       coalesce(cert.tenant_controlled, false) AS "cert_tenant_controlled!", cert.revoked_at IS NOT NULL AS "cert_revoked!",
        cert.revoked_reason AS "cert_revoked_reason?", unix_millis(compute_now()) AS "now!",
        l.moved AS "moved!", CASE WHEN l.moved THEN l.machine END AS "machine?",
        CASE WHEN l.moved THEN l.boot_id END AS "boot_id?", m.machines AS "machines?", m.boots AS "boots?",
        m.left_at AS "left_at?", m.returned_at AS "returned_at?"
 FROM locked l
 LEFT JOIN LATERAL (
-    SELECT k.node_id, k.role, k.allowed_kinds, k.revoked_at, k.revoked_reason FROM node_certs k WHERE k.serial = l.serial LIMIT 1
+    SELECT k.node_id, k.role, k.allowed_kinds, k.tenant_controlled, k.revoked_at, k.revoked_reason FROM node_certs k WHERE k.serial = l.serial LIMIT 1
 ) cert ON true
 LEFT JOIN LATERAL (
     SELECT m.machines, m.boots, m.left_at, m.returned_at

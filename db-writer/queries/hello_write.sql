@@ -4,7 +4,8 @@
 -- the Hello's order; one element a command that changes in $12 node, $13 id, $14 state, $15 attempt,
 -- $16 whether it is sent again; one element a node that moved in $17 node, $18 serial, $19 machines and $20 boots
 -- that it left, $21 when, $22 when it returned, each of these as an array literal; one element a certificate that
--- two machines use in $23 node, $24 serial, $25 why it is revoked. Its node's session ends with it.
+-- two machines use in $23 node, $24 serial, $25 why it is revoked. Its node's session ends with it. $26 is the error
+-- of commands that are refused since the certificate does not allow their kind.
 WITH asked AS MATERIALIZED (
     SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.boot_id, a.machine, a.version, a.role, a.serial,
            a.journal COLLATE "C" AS journal, a.lanes::text[] AS lanes, a.capacities::integer[] AS capacities
@@ -106,6 +107,7 @@ changed AS (
         accepted_at = CASE WHEN a.state = 'accepted' THEN coalesce(c.accepted_at, compute_now()) ELSE c.accepted_at END,
         started_at = CASE WHEN a.state = 'running' THEN coalesce(c.started_at, compute_now()) ELSE c.started_at END,
         finished_at = CASE WHEN a.state >= 'succeeded' THEN compute_now() END,
+        error = CASE WHEN a.state = 'refused' THEN $26::text ELSE c.error END,
         replays = c.replays + a.again::integer,
         replayed_at = CASE WHEN a.again THEN compute_now() ELSE c.replayed_at END
     FROM unnest($12::text[], $13::uuid[], ($14::text[])::command_state[], $15::integer[], $16::boolean[])

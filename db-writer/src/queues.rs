@@ -36,12 +36,14 @@ pub(crate) struct Queues {
 
 impl Queues {
     /// Starts the tasks, within a `LocalSet`.
+    #[allow(clippy::too_many_arguments, reason = "each is one thing that runners are given, named once")]
     pub(crate) fn start(
         options: &PgConnectOptions,
         gateway: &GatewayId,
         synchronous_dispatch: bool,
         duplicates: DuplicateRule,
         unknown_serial: UnknownSerial,
+        destructive_kinds: &Arc<[String]>,
         hooks: &Arc<Hooks>,
         loops: &mut Loops,
         status: &Arc<WriterStatus>,
@@ -54,6 +56,7 @@ impl Queues {
                 let runner = QueueRunner::new(options, gateway, queue, synchronous_dispatch)
                     .with_duplicates(duplicates)
                     .with_unknown_serial(unknown_serial)
+                    .with_destructive_kinds(Arc::clone(destructive_kinds))
                     .with_hooks(Arc::clone(hooks), Arc::clone(status));
                 loops.start(queue.label(), serve(runner, jobs, sender.clone()));
                 way

@@ -58,6 +58,8 @@ pub struct DbWriterConfig {
     pub status: Arc<WriterStatus>,
     /// What runs for what is stored; `writer.hooked` says how many of which kind.
     pub hooks: Arc<Hooks>,
+    /// Kinds of commands that go to no machine that its tenant controls.
+    pub destructive_kinds: Arc<[String]>,
 }
 
 /// Why the thread ended, other than by being told to.
@@ -224,6 +226,7 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
             config.synchronous_dispatch,
             duplicates,
             unknown_serial,
+            &config.destructive_kinds,
             &config.hooks,
             &mut loops,
             &config.status,

@@ -245,6 +245,7 @@ mod tests {
                 true,
                 Limits::default().duplicates,
                 Limits::default().unknown_serial,
+                &Arc::default(),
                 &hooks,
                 &mut loops,
                 &status,

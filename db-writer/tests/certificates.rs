@@ -1,5 +1,5 @@
-//! Certificates as the database has them: what a Hello may by its certificate's row, and how a gateway finds what
-//! was revoked, or is no longer, whichever way the row came to it.
+//! Certificates as the database has them: what a Hello may by its certificate's row, which kinds of commands that keeps
+//! out, and how a gateway finds what was revoked, or is no longer, whichever way the row came to it.
 //!
 //! What shards do with it is theirs to test; that both stores answer alike, the model's.
 
@@ -7,8 +7,11 @@
 
 mod support;
 
-use gateway_core::certificate::UnknownSerial;
+use std::sync::Arc;
+
+use gateway_core::certificate::{KIND_NOT_ALLOWED, UnknownSerial};
 use gateway_core::close::StatusCode;
+use gateway_core::ids::CommandId;
 use gateway_core::store::*;
 use gateway_db_writer::QueueRunner;
 use support::*;
@@ -218,4 +221,92 @@ async fn a_look_reads_no_more_for_certificates_that_are_not_revoked() {
         run(&mut db.sql, many).await;
     }
     assert_eq!(read[..2], read[2..], "buffers with no certificate, and with twenty thousand that are good");
+}
+
+/// Of each command, its state and why it ended so.
+async fn fates(db: &mut Db, commands: &[CommandId]) -> Vec<(String, String)> {
+    let mut fates = Vec::new();
+    for id in commands {
+        let state = db.state(*id).await;
+        let error = text(&mut db.sql, &format!("SELECT error FROM command_status WHERE id = '{id}'")).await;
+        fates.push((state, error));
+    }
+    fates
+}
+
+async fn enqueue_kind(db: &mut Db, kind: &str) -> CommandId {
+    let query = format!("SELECT enqueue_command('n1', '{kind}', 'body')");
+    CommandId(text(&mut db.sql, &query).await.parse().unwrap())
+}
+
+/// A session of `n1` under the certificate AB; gives its epoch and what it was sent again.
+async fn under_certificate(db: &Db, proof: &LeaseProof, destructive: &Arc<[String]>) -> HelloGrant {
+    let mut entry = hello("n1", &[("default", 9)], &[]);
+    entry.identity.certificate_serial = "AB".to_owned();
+    let mut runner = db.runner(Queue::Hellos).with_destructive_kinds(Arc::clone(destructive));
+    granted(runner.run(&Job::Hellos { proof: proof.clone(), entries: vec![entry] }).await).remove(0)
+}
+
+#[tokio::test]
+async fn a_destructive_command_never_reaches_a_machine_that_its_tenant_controls_and_holds_up_none() {
+    let mut db = database().await;
+    db.nodes(1).await;
+    run(&mut db.sql, "INSERT INTO node_certs (serial, node_id) VALUES ('AB', 'n1')").await;
+    let proof = db.lease().await;
+    let destructive: Arc<[String]> = Arc::new(["wipe".to_owned()]);
+    let mut runner = db.runner(Queue::Dispatch).with_destructive_kinds(Arc::clone(&destructive));
+
+    // The platform controls it: all goes. Then the tenant has its key, and what was sent is not sent again.
+    let epoch = under_certificate(&db, &proof, &destructive).await.epoch;
+    let (wiped, ran) = (enqueue_kind(&mut db, "wipe").await, enqueue_kind(&mut db, "run").await);
+    let sent = dispatch(&mut runner, &proof, vec![want("n1", epoch, "default", 9)]).await;
+    assert_eq!(ids(&sent), [wiped, ran]);
+    run(&mut db.sql, "UPDATE node_certs SET tenant_controlled = true WHERE serial = 'AB'").await;
+    let grant = under_certificate(&db, &proof, &destructive).await;
+    assert_eq!(grant.replays.iter().map(|command| command.id).collect::<Vec<_>>(), [ran]);
+    assert_eq!(grant.in_flight.len(), 1, "what is refused takes no credit");
+    let refused = ("refused".to_owned(), KIND_NOT_ALLOWED.to_owned());
+    assert_eq!(fates(&mut db, &[wiped]).await, std::slice::from_ref(&refused));
+
+    // New ones end as refused in their place, and the others go.
+    let mut commands = Vec::new();
+    for kind in ["wipe", "run", "wipe", "run"] {
+        commands.push(enqueue_kind(&mut db, kind).await);
+    }
+    let sent = dispatch(&mut runner, &proof, vec![want("n1", grant.epoch, "default", 9)]).await;
+    assert_eq!(ids(&sent), [commands[1], commands[3]]);
+    let fates_now = fates(&mut db, &commands).await;
+    assert_eq!([&fates_now[0], &fates_now[2]], [&refused, &refused]);
+    assert_eq!([&fates_now[1].0, &fates_now[3].0], ["dispatched", "dispatched"]);
+    let seen = "SELECT concat_ws(' ', state, done, error IS NOT NULL) FROM command_status WHERE kind = 'wipe' LIMIT 1";
+    assert_eq!(text(&mut db.sql, seen).await, "refused t t", "whoever enqueued it sees why");
+
+    // Who lists nothing as destructive sends it.
+    let mut careless = db.runner(Queue::Dispatch);
+    let id = enqueue_kind(&mut db, "wipe").await;
+    assert_eq!(
+        ids(&dispatch(&mut careless, &proof, vec![want("n1", grant.epoch, "default", 9)]).await),
+        [id]
+    );
+}
+
+#[tokio::test]
+async fn a_certificate_that_allows_some_kinds_is_sent_no_other() {
+    let mut db = database().await;
+    db.nodes(1).await;
+    run(
+        &mut db.sql,
+        "INSERT INTO node_certs (serial, node_id, allowed_kinds) VALUES ('AB', 'n1', '{run,look}')",
+    )
+    .await;
+    let proof = db.lease().await;
+    let epoch = under_certificate(&db, &proof, &Arc::default()).await.epoch;
+    let mut commands = Vec::new();
+    for kind in ["run", "other", "look"] {
+        commands.push(enqueue_kind(&mut db, kind).await);
+    }
+    let mut runner = db.runner(Queue::Dispatch);
+    let sent = dispatch(&mut runner, &proof, vec![want("n1", epoch, "default", 9)]).await;
+    assert_eq!(ids(&sent), [commands[0], commands[2]]);
+    assert_eq!(fates(&mut db, &commands[1..2]).await[0].0, "refused");
 }

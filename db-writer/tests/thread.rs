@@ -230,6 +230,7 @@ async fn a_cpu_that_is_not_there_is_an_error_at_the_start() {
         listen: false,
         status: Arc::default(),
         hooks: Arc::default(),
+        destructive_kinds: Arc::default(),
     };
     let error = spawn(config).unwrap_err();
     assert!(error.to_string().contains("cpu 1023"), "{error}");

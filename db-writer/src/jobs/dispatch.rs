@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use gateway_core::certificate::KIND_NOT_ALLOWED;
 use gateway_core::ids::SessionEpoch;
 use gateway_core::limits::MAX_CLAIMS_PER_PASS;
 use gateway_core::store::{Claim, LaneWant, LeaseProof, Routed};
@@ -19,6 +20,7 @@ pub(super) async fn execute(
     link: &mut Link,
     proof: &LeaseProof,
     wants: &[LaneWant],
+    destructive_kinds: &[String],
 ) -> Result<Routed<Vec<Claim>>, JobError> {
     let nodes: Vec<&str> = wants.iter().map(|want| want.node.as_str()).collect();
     let epochs: Vec<i64> = wants.iter().map(|want| bigint(want.epoch.0)).collect();
@@ -39,7 +41,9 @@ pub(super) async fn execute(
         &cursors,
         &capacities,
         &in_flight,
-        bigint(MAX_CLAIMS_PER_PASS as u64)
+        bigint(MAX_CLAIMS_PER_PASS as u64),
+        destructive_kinds,
+        KIND_NOT_ALLOWED
     )
     .fetch_all(link.autocommit())
     .await?;

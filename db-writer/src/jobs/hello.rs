@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use gateway_core::certificate::{CertificateRecord, KIND_NOT_ALLOWED};
 use gateway_core::command::CommandState;
 use gateway_core::duplicate;
 use gateway_core::frame::{CancelCommand, Command, KnownCommand};
@@ -49,12 +50,16 @@ pub(super) async fn execute(
         .filter_map(|(entry, look)| matches!(look, Look::Granted { .. }).then_some(entry))
         .collect();
     let moves = Written::of(entries, &looks);
-    let mut answers = read_commands(link, &granted).await?;
+    let records: Vec<Option<&CertificateRecord>> = looks.iter().filter_map(Look::granted).collect();
+    let permits = |slot: usize, kind: &str| {
+        let record: Option<&CertificateRecord> = records.get(slot).copied().flatten();
+        record.is_none_or(|record| record.permits(&rules.destructive_kinds, kind))
+    };
+    let mut answers = read_commands(link, &granted, permits).await?;
     let mut grants = write(link, proof, &granted, &mut answers, &moves).await?;
     let lists = granted.iter().map(|entry| (&entry.identity.node, &entry.hello.inventory[..]));
-    let recorded = looks.iter().filter_map(Look::is_recorded);
-    for (grant, is_recorded) in grants.iter_mut().zip(recorded) {
-        grant.is_recorded = is_recorded;
+    for (grant, record) in grants.iter_mut().zip(&records) {
+        grant.is_recorded = record.is_some();
     }
     for (grant, wanted) in grants.iter_mut().zip(inventory::wanted(link, lists).await?) {
         grant.inventory_wanted = wanted;
@@ -107,7 +112,12 @@ fn listed(entry: &HelloRequest) -> Listed<'_> {
 }
 
 /// Locks and reads what the nodes may have, and decides each command's fate; slot for slot.
-async fn read_commands(link: &mut Link, granted: &[&HelloRequest]) -> Result<Vec<Answer>, JobError> {
+/// `permits` says whether a slot may be sent a kind.
+async fn read_commands(
+    link: &mut Link,
+    granted: &[&HelloRequest],
+    permits: impl Fn(usize, &str) -> bool,
+) -> Result<Vec<Answer>, JobError> {
     let nodes: Vec<&str> = granted.iter().map(|entry| entry.identity.node.as_str()).collect();
     let known: Vec<Listed<'_>> = granted.iter().map(|entry| listed(entry)).collect();
     let (mut of_node, mut ids, mut attempts) = (Vec::new(), Vec::new(), Vec::new());
@@ -150,6 +160,10 @@ async fn read_commands(link: &mut Link, granted: &[&HelloRequest]) -> Result<Vec
                     answer.changes.push(change(adopted, reported, false));
                 }
                 reported
+            }
+            Fate::Replay if !permits(slot, &row.kind) => {
+                answer.changes.push(change(CommandState::Refused, attempt, false));
+                continue;
             }
             Fate::Replay => {
                 answer.changes.push(change(state, attempt, true));
@@ -232,7 +246,8 @@ async fn write(
         &moves.returned_at,
         &moves.duplicate_nodes as &[&str],
         &moves.duplicate_serials as &[&str],
-        &moves.duplicate_reasons as &[&str]
+        &moves.duplicate_reasons as &[&str],
+        KIND_NOT_ALLOWED
     )
     .fetch_all(link.within())
     .await?;

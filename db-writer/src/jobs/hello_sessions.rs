@@ -27,7 +27,7 @@ pub(super) enum Look {
     /// With what is to be remembered of the node's moves, where it moved.
     Granted {
         moves: Option<Moves>,
-        is_recorded: bool,
+        record: Option<CertificateRecord>,
     },
     Refused(CloseReason),
     /// Two machines use its certificate.
@@ -35,10 +35,10 @@ pub(super) enum Look {
 }
 
 impl Look {
-    /// Of one that is granted, whether its certificate is in `node_certs`.
-    pub(super) fn is_recorded(&self) -> Option<bool> {
+    /// Of one that is granted, what `node_certs` has of its certificate.
+    pub(super) fn granted(&self) -> Option<Option<&CertificateRecord>> {
         match self {
-            Self::Granted { is_recorded, .. } => Some(*is_recorded),
+            Self::Granted { record, .. } => Some(record.as_ref()),
             Self::Refused(_) | Self::Duplicate => None,
         }
     }
@@ -80,6 +80,7 @@ pub(super) async fn lock_sessions(
                 node,
                 role: row.cert_role.unwrap_or_default(),
                 allowed_kinds: row.cert_allowed_kinds,
+                tenant_controlled: row.cert_tenant_controlled,
                 revoked: row
                     .cert_revoked
                     .then(|| row.cert_revoked_reason.unwrap_or_else(|| NO_REASON.to_owned())),
@@ -104,14 +105,13 @@ fn look(row: Row, entry: &HelloRequest, rules: &HelloRules) -> Look {
     if let Err(reason) = certificate::admit(rules.unknown_serial, &entry.identity, &entry.hello, record) {
         return Look::Refused(reason);
     }
-    let is_recorded = record.is_some();
     let here = Place::of(&entry.hello.machine, &entry.hello.boot_id);
     let judged =
         row.before.and_then(|before| duplicate::judge(&rules.duplicates, before, &row.moves, here, row.now));
     match judged {
         Some(Judgement::Duplicate) => Look::Duplicate,
-        Some(Judgement::Moved(moves)) => Look::Granted { moves: Some(moves), is_recorded },
-        None => Look::Granted { moves: None, is_recorded },
+        Some(Judgement::Moved(moves)) => Look::Granted { moves: Some(moves), record: row.record },
+        None => Look::Granted { moves: None, record: row.record },
     }
 }
 

@@ -58,11 +58,13 @@ struct State {
     cursors: known_cursors::KnownCursors,
 }
 
-/// By what Hellos are granted.
+/// By what Hellos are granted, and commands sent.
 #[derive(Debug, Clone, Default)]
 struct HelloRules {
     duplicates: DuplicateRule,
     unknown_serial: UnknownSerial,
+    /// Kinds of commands that go to no machine that its tenant controls.
+    destructive_kinds: Arc<[String]>,
 }
 
 /// Why a job failed: by the database, or by what it holds.
@@ -105,6 +107,13 @@ impl QueueRunner {
     #[must_use]
     pub fn with_unknown_serial(mut self, unknown: UnknownSerial) -> Self {
         self.state.rules.unknown_serial = unknown;
+        self
+    }
+
+    /// The same runner, which sends these kinds of commands to no machine that its tenant controls.
+    #[must_use]
+    pub fn with_destructive_kinds(mut self, kinds: Arc<[String]>) -> Self {
+        self.state.rules.destructive_kinds = kinds;
         self
     }
 
@@ -160,7 +169,9 @@ async fn execute(link: &mut Link, job: &Job, state: &mut State) -> Result<Outcom
         Job::Hellos { proof, entries } => {
             Outcome::Hellos(Ok(hello::execute(link, proof, entries, rules).await?))
         }
-        Job::Dispatch { proof, wants } => Outcome::Dispatch(Ok(dispatch::execute(link, proof, wants).await?)),
+        Job::Dispatch { proof, wants } => {
+            Outcome::Dispatch(Ok(dispatch::execute(link, proof, wants, &rules.destructive_kinds).await?))
+        }
         Job::ReadLanes { proof, lanes } => Outcome::LanesRead(Ok(lanes::execute(link, proof, lanes).await?)),
         Job::Updates { entries } => Outcome::Updates(Ok(updates::execute(link, entries).await?)),
         Job::Presence { gateway, entries } => {

@@ -15,12 +15,14 @@ use super::pair::Pair;
 /// What happens to a node's certificate, or who looks.
 #[derive(Debug, Clone)]
 pub enum Certify {
-    /// It is recorded, for this node, in this role, with so many kinds of commands; 3: all.
+    /// It is recorded, for this node, in this role, with the first so many of `COMMAND_KINDS`; 3: all. And whether the
+    /// machine's tenant controls it.
     Record {
         node: u8,
         of: u8,
         role: u8,
         kinds: u8,
+        tenant: bool,
     },
     Revoke {
         node: u8,
@@ -42,12 +44,17 @@ pub enum Certify {
 /// The roles of certificates; the first is that of a Hello that names none.
 pub const ROLES: [&str; 3] = ["", "node", "storage"];
 
+/// Kinds of commands, of which the second is destructive.
+pub const COMMAND_KINDS: [&str; 2] = ["work", "wipe"];
+
 pub fn certify() -> impl Strategy<Value = Certify> {
     let of = prop_oneof![12 => Just(NODES), 1 => 0..NODES];
     let role = prop_oneof![6 => Just(1u8), 1 => Just(2u8)];
     let kinds = prop_oneof![10 => Just(3u8), 1 => 0..3u8];
     prop_oneof![
-        3 => (0..NODES, of, role, kinds).prop_map(|(node, of, role, kinds)| Certify::Record { node, of, role, kinds }),
+        3 => (0..NODES, of, role, kinds, prop::bool::weighted(0.3)).prop_map(|(node, of, role, kinds, tenant)| {
+            Certify::Record { node, of, role, kinds, tenant }
+        }),
         2 => (0..NODES, 0..2u8).prop_map(|(node, reason)| Certify::Revoke { node, reason }),
         3 => (0..NODES).prop_map(|node| Certify::Clear { node }),
         2 => (0..20_000u32, 1..4u8).prop_map(|(ago, at_most)| Certify::Changes { ago, at_most }),
@@ -74,21 +81,28 @@ impl Pair<'_> {
     pub async fn certify(&mut self, certify: &Certify) {
         let now = self.now();
         match certify {
-            Certify::Record { node, of, role, kinds } => {
+            Certify::Record { node, of, role, kinds, tenant } => {
                 let of = if *of == NODES { *node } else { *of };
                 let (serial, of) = (self.serial(*node), self.node(of));
-                let kinds: Option<Vec<String>> =
-                    (*kinds < 3).then(|| (0..*kinds).map(|kind| format!("kind{kind}")).collect());
+                let kinds: Option<Vec<String>> = (*kinds < 3).then(|| {
+                    COMMAND_KINDS[..usize::from(*kinds)].iter().map(|kind| (*kind).to_owned()).collect()
+                });
                 let role = ROLES[usize::from(*role)].to_owned();
                 let list =
                     kinds.as_ref().map_or("NULL".to_owned(), |kinds| format!("'{{{}}}'", kinds.join(",")));
                 let statement = format!(
-                    "INSERT INTO node_certs AS k (serial, node_id, role, allowed_kinds) \
-                     VALUES ('{serial}', '{of}', '{role}', {list}) ON CONFLICT (serial) DO UPDATE \
-                     SET node_id = excluded.node_id, role = excluded.role, allowed_kinds = excluded.allowed_kinds"
+                    "INSERT INTO node_certs AS k (serial, node_id, role, allowed_kinds, tenant_controlled) \
+                     VALUES ('{serial}', '{of}', '{role}', {list}, {tenant}) ON CONFLICT (serial) DO UPDATE \
+                     SET node_id = excluded.node_id, role = excluded.role, allowed_kinds = excluded.allowed_kinds, \
+                     tenant_controlled = excluded.tenant_controlled"
                 );
                 self.run(&statement).await;
-                let row = CertificateRow { role, allowed_kinds: kinds, ..CertificateRow::of(of) };
+                let row = CertificateRow {
+                    role,
+                    allowed_kinds: kinds,
+                    tenant_controlled: *tenant,
+                    ..CertificateRow::of(of)
+                };
                 self.model_mut().record_certificate(&serial, row);
             }
             Certify::Revoke { node, reason } => {
@@ -119,5 +133,6 @@ pub fn certificate_line(row: &CertificateRow) -> String {
     let revoked = row.revoked.as_ref().map(|reason| format!(" revoked {reason}"));
     let changed = row.changed.map(|UnixMillis(at)| format!(" changed {at}"));
     let more: String = [kinds, revoked, changed].into_iter().flatten().collect();
-    format!("{} {}{more}", row.node, row.role)
+    let tenant = if row.tenant_controlled { " tenant" } else { "" };
+    format!("{} {}{tenant}{more}", row.node, row.role)
 }

@@ -24,7 +24,7 @@ use gateway_core::time::UnixMillis;
 use gateway_sim::store::{CommandRow, HookRules, NewCommand, Store};
 use uuid::Uuid;
 
-use super::certificates::{ROLES, certificate_line};
+use super::certificates::{COMMAND_KINDS, ROLES, certificate_line};
 use super::journals::{Stretch, event_line};
 use super::operations::*;
 use super::postgres::{DUPLICATES, HOOKS, Postgres};
@@ -57,7 +57,10 @@ impl<'a> Pair<'a> {
     pub async fn new(postgres: &'a mut Postgres, number: u64) -> Self {
         let prefix = format!("s{number}-");
         let now = UnixMillis(1_700_000_000_000);
-        let mut model = Store::default().with_hooks(hook_rules()).with_duplicates(DUPLICATES);
+        let mut model = Store::default()
+            .with_hooks(hook_rules())
+            .with_duplicates(DUPLICATES)
+            .with_destructive_kinds(&COMMAND_KINDS[1..]);
         postgres.empty().await;
         postgres.set_clock(now).await;
         for index in 0..NODES {
@@ -175,7 +178,7 @@ impl<'a> Pair<'a> {
             id,
             node,
             lane: lane_of(*on),
-            kind: "work".to_owned(),
+            kind: COMMAND_KINDS[usize::from(attempts % 4 == 3)].to_owned(),
             payload: Bytes::from_static(b"payload"),
             idempotency_key: key.map(|key| format!("key{key}")),
             not_before: not_before.map(after),

@@ -22,6 +22,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
+use super::certificates::COMMAND_KINDS;
 use super::support::{client, gateway, migrate, run};
 
 /// PostgreSQL with the writer's own store.
@@ -107,7 +108,7 @@ const FAILED: &str = "
 pub const DUPLICATES: DuplicateRule = DuplicateRule { flips: 2, within: Duration::from_secs(60) };
 
 const CERTIFICATES: &str = "
-    SELECT node_id || ' ' || role || coalesce(' kinds ' || array_to_string(allowed_kinds, ','), '')
+    SELECT node_id || ' ' || role || CASE WHEN tenant_controlled THEN ' tenant' ELSE '' END || coalesce(' kinds ' || array_to_string(allowed_kinds, ','), '')
            || CASE WHEN revoked_at IS NOT NULL THEN ' revoked ' || revoked_reason ELSE '' END
            || coalesce(' changed ' || unix_millis(revocation_changed_at), ''), 'certificate ' || serial
     FROM node_certs WHERE starts_with(node_id, $1)";
@@ -168,6 +169,7 @@ impl Postgres {
             QueueRunner::new(&options, &gateway("model"), queue, true)
                 .with_duplicates(DUPLICATES)
                 .with_unknown_serial(UnknownSerial::Accept)
+                .with_destructive_kinds(Arc::new([COMMAND_KINDS[1].to_owned()]))
                 .with_hooks(Arc::clone(&hooks), Arc::default())
         };
         let runners = Queue::ALL.into_iter().map(|queue| (queue, runner(queue))).collect();

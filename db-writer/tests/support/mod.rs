@@ -318,7 +318,7 @@ pub fn dispatch_arguments(proof: &LeaseProof, wants: &[LaneWant]) -> String {
         format!("ARRAY[{}]", items.join(","))
     };
     format!(
-        "'{}', '{}', {}, {}, {}, {}, {}, {}, {}, {}, 1000",
+        "'{}', '{}', {}, {}, {}, {}, {}, {}, {}, {}, 1000, ARRAY['wipe'], 'barred'",
         proof.gateway,
         proof.owner,
         proof.epoch,

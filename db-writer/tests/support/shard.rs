@@ -164,6 +164,7 @@ pub fn start_with(
         listen: true,
         status: Arc::clone(&status),
         hooks: Arc::default(),
+        destructive_kinds: Arc::default(),
     };
     change(&mut config);
     Running { handle: spawn(config).unwrap(), status, shards: played }

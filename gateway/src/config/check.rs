@@ -27,7 +27,7 @@ pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     check_database(config, lines, &mut problems);
     check_numbers(config, lines, &mut problems);
     check_times(config, lines, &mut problems);
-    check_certificate_times(config, lines, &mut problems);
+    check_identity(config, lines, &mut problems);
     check_hooks(config, lines, &mut problems);
     check_upstream(config, lines, &mut problems);
     if problems.is_empty()
@@ -188,9 +188,13 @@ fn check_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
     }
 }
 
-fn check_certificate_times(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+fn check_identity(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
     let identity = &config.identity;
     let millis = Duration::from_millis;
+    if let Some(kind) = identity.destructive_kinds.iter().find(|kind| !is_command_kind(kind)) {
+        let sentence = format!("{kind:?} is no kind of a command: 1 to 128 bytes without control characters");
+        problems.push(lines.problem("identity.destructive_kinds", sentence));
+    }
     for (key, span, shortest, longest, within) in [
         ("tls.reload_every", config.tls.reload_every, millis(1_000), 3600, "\"1s\" and \"1h\""),
         ("identity.clock_skew", identity.clock_skew, millis(0), 600, "\"0s\" and \"10m\""),
@@ -201,6 +205,11 @@ fn check_certificate_times(config: &Config, lines: &Lines, problems: &mut Vec<Pr
             problems.push(lines.problem(key, format!("{span} is not within {within}")));
         }
     }
+}
+
+/// As `enqueue_command` takes it.
+fn is_command_kind(kind: &str) -> bool {
+    (1..=128).contains(&kind.len()) && !kind.chars().any(char::is_control)
 }
 
 fn check_hooks(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {

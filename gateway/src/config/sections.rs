@@ -162,6 +162,7 @@ pub struct IdentitySection {
     pub clock_skew: Span,
     pub revocation_poll: Span,
     pub revocation_scan: Span,
+    pub destructive_kinds: Vec<String>,
 }
 
 impl Default for IdentitySection {
@@ -172,6 +173,7 @@ impl Default for IdentitySection {
             clock_skew: Span::seconds(0),
             revocation_poll: Span::seconds(1),
             revocation_scan: Span::seconds(60),
+            destructive_kinds: Vec::new(),
         }
     }
 }

@@ -296,13 +296,14 @@ fn what_is_wrong_with_identities_is_said_with_what_to_write() {
         ("[identity]\nclock_skew = \"1h\"", "is not within \"0s\" and \"10m\""),
         ("[identity]\nrevocation_poll = \"1ms\"", "is not within \"100ms\" and \"60s\""),
         ("[identity]\nrevocation_scan = \"2h\"", "is not within \"1s\" and \"1h\""),
+        ("[identity]\ndestructive_kinds = [\"wipe\", \"\"]", "is no kind of a command"),
         ("[tls]\nreload_every = \"10ms\"", "is not within \"1s\" and \"1h\""),
     ] {
         let problem = problem_of(&format!("{MINIMAL}{section}\n"));
         assert!(problem.contains(told), "{section}: {problem}");
     }
     let text =
-        format!("{MINIMAL}[identity]\nuri_path = \"/{{site}}/n/{{node}}\"\n");
+        format!("{MINIMAL}[identity]\nuri_path = \"/{{site}}/n/{{node}}\"\ndestructive_kinds = [\"wipe\"]\n");
     let (config, lines) = Config::parse(&text).expect("valid");
     assert_eq!(config.check(&lines), []);
 }

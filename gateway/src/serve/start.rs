@@ -209,6 +209,7 @@ impl Threads {
             listen: config.database.notify,
             status: Arc::clone(&writer_status),
             hooks: Arc::clone(&shared.hooks),
+            destructive_kinds: config.identity.destructive_kinds.clone().into(),
         };
         let writer = gateway_db_writer::spawn(writer).map_err(|error| not_started(WRITER_THREAD, &error))?;
         let stopper = Stopper(writer.stop_handle());

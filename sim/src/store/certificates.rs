@@ -19,6 +19,7 @@ pub struct CertificateRow {
     pub node: NodeId,
     pub role: String,
     pub allowed_kinds: Option<Vec<String>>,
+    pub tenant_controlled: bool,
     /// Why it is revoked, where it is.
     pub revoked: Option<String>,
     /// When that was set or cleared last.
@@ -28,7 +29,14 @@ pub struct CertificateRow {
 impl CertificateRow {
     /// A certificate of this node, as an issuer records it.
     pub fn of(node: NodeId) -> Self {
-        Self { node, role: "node".into(), allowed_kinds: None, revoked: None, changed: None }
+        Self {
+            node,
+            role: "node".into(),
+            allowed_kinds: None,
+            tenant_controlled: false,
+            revoked: None,
+            changed: None,
+        }
     }
 
     /// Whether it is revoked as a duplicate.
@@ -41,12 +49,13 @@ impl CertificateRow {
 pub(super) struct Certificates {
     rows: BTreeMap<String, CertificateRow>,
     pub(super) unknown: UnknownSerial,
+    destructive: Vec<String>,
 }
 
 impl Default for Certificates {
     /// None is recorded, and those that are not are let in.
     fn default() -> Self {
-        Self { rows: BTreeMap::new(), unknown: UnknownSerial::Accept }
+        Self { rows: BTreeMap::new(), unknown: UnknownSerial::Accept, destructive: Vec::new() }
     }
 }
 
@@ -61,8 +70,14 @@ impl Certificates {
             node: row.node.to_string(),
             role: row.role.clone(),
             allowed_kinds: row.allowed_kinds.clone(),
+            tenant_controlled: row.tenant_controlled,
             revoked: row.revoked.clone(),
         })
+    }
+
+    /// Whether a command of this kind may be sent under a certificate.
+    pub(super) fn permits(&self, serial: &str, kind: &str) -> bool {
+        self.record(serial).is_none_or(|record| record.permits(&self.destructive, kind))
     }
 
     pub(super) fn revoke(&mut self, serial: &str, node: &NodeId, reason: &str, now: UnixMillis) {
@@ -112,6 +127,13 @@ impl Store {
     #[must_use]
     pub fn knowing_certificates(mut self) -> Self {
         self.certificates.unknown = UnknownSerial::Refuse;
+        self
+    }
+
+    /// The same database, where these kinds of commands go to no machine that its tenant controls.
+    #[must_use]
+    pub fn with_destructive_kinds(mut self, kinds: &[&str]) -> Self {
+        self.certificates.destructive = kinds.iter().map(|kind| (*kind).to_owned()).collect();
         self
     }
 

@@ -2,6 +2,7 @@
 //!
 //! 1. A pass claims of a lane, in order of seq, what is due: first attempts beyond the cursor, and
 //!    what was deferred and whose time has come; never what is past its `not_after`.
+//!    What the session's certificate does not allow ends as refused in its place.
 //! 2. An update applies by `CommandState::on_report`; a retryable refusal makes a new attempt.
 
 use std::time::Duration;
@@ -36,8 +37,13 @@ impl Store {
             .take(want.free.0 as usize)
             .collect();
         self.assert_order(want, &due);
+        let serial = session.came_from.as_ref().map_or_else(String::new, |(serial, _)| serial.clone());
         for id in &due {
             let Some(row) = self.commands.get_mut(id) else { continue };
+            if !self.certificates.permits(&serial, &row.kind) {
+                row.refuse_kind();
+                continue;
+            }
             row.set_state(CommandState::Dispatched);
             row.dispatched = true;
             claims.push(Claim {

@@ -59,7 +59,8 @@ impl Store {
         let ids: Vec<CommandId> = self.rows_of(node).map(|(id, _)| id).collect();
         for id in ids {
             let Some(row) = self.commands.get_mut(&id) else { continue };
-            let Some(replay) = settle(row, listed.get(&id), now) else { continue };
+            let permitted = self.certificates.permits(&entry.identity.certificate_serial, &row.kind);
+            let Some(replay) = settle(row, listed.get(&id), permitted, now) else { continue };
             if replay {
                 grant.replays.push(row.send_in(id, epoch));
             }
@@ -135,7 +136,12 @@ fn listed(known: &[KnownCommand]) -> BTreeMap<CommandId, KnownCommand> {
 }
 
 /// Changes the row as the Hello demands. `Some` while it is in flight; true where it is sent again.
-fn settle(row: &mut CommandRow, known: Option<&KnownCommand>, now: UnixMillis) -> Option<bool> {
+fn settle(
+    row: &mut CommandRow,
+    known: Option<&KnownCommand>,
+    permitted: bool,
+    now: UnixMillis,
+) -> Option<bool> {
     let has_begun = |known: &KnownCommand| known.attempt >= row.attempt && row.state.yields_to(known.state);
     if !row.dispatched && known.is_some_and(has_begun) {
         row.reopen();
@@ -156,6 +162,10 @@ fn settle(row: &mut CommandRow, known: Option<&KnownCommand>, now: UnixMillis) -
         _ if row.state == CommandState::Pending => None,
         _ if row.is_too_late(now) => {
             row.set_state(CommandState::Expired);
+            None
+        }
+        _ if !permitted => {
+            row.refuse_kind();
             None
         }
         _ => Some(true),

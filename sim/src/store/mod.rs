@@ -23,6 +23,7 @@ mod sweeps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gateway_core::certificate::KIND_NOT_ALLOWED;
 use gateway_core::close::CloseReason;
 use gateway_core::command::CommandState;
 use gateway_core::duplicate::{DuplicateRule, Moves, Place};
@@ -343,6 +344,12 @@ impl CommandRow {
     fn reopen(&mut self) {
         assert!(self.state.is_terminal() && !self.dispatched, "only an end that nobody was sent is undone");
         self.state = CommandState::Pending;
+    }
+
+    /// The certificate of its node does not allow its kind.
+    fn refuse_kind(&mut self) {
+        self.set_state(CommandState::Refused);
+        self.report.error = Some(KIND_NOT_ALLOWED.to_owned());
     }
 
     fn set_state(&mut self, state: CommandState) {
