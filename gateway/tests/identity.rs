@@ -210,6 +210,9 @@ impl Mounted {
             key: at("gateway.key"),
             node_ca: at("node-ca.crt"),
             server_ca: at("server-ca.crt"),
+            internal_ca: at("internal-ca.crt"),
+            internal_certificate: at("internal.crt"),
+            internal_key: at("internal.key"),
         }
     }
 

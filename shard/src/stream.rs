@@ -23,9 +23,9 @@ use http::{Method, Request, StatusCode};
 use crate::admitted::Admitted;
 use crate::bell::Bell;
 use crate::health::{HealthCall, HealthIo};
+use crate::identity::NodeCertificate;
 use crate::relay_io::RelayIo;
 use crate::relay_wire::Asking;
-use crate::identity::NodeCertificate;
 use crate::session_io::SessionIo;
 use crate::shard::{Shard, Stage};
 use crate::status::{self, CallStatus};
@@ -130,11 +130,11 @@ fn start(
         // Whatever certificate is shown for it, a join is proven by its token alone.
         path::JOIN => RelayIo::open(shard, bell, Asking::Join, body, respond),
         path::RENEW => {
-            let asking = Asking::Renew(authenticated(shard, peer)?.clone());
+            let asking = Asking::Renew(authenticated(shard, peer)?.identity.clone());
             RelayIo::open(shard, bell, asking, body, respond)
         }
         path::FETCH_SECRET => {
-            let asking = Asking::FetchSecret(authenticated(shard, peer)?.clone());
+            let asking = Asking::FetchSecret(authenticated(shard, peer)?.identity.clone());
             RelayIo::open(shard, bell, asking, body, respond)
         }
         path::TUNNEL => authenticated(shard, peer).and(Err(not_offered("Tunnel"))),

@@ -45,7 +45,7 @@ const SHARD_GAUGES: [ShardReading; 2] = [
     ("sessions", "Open streams of sessions, from admission to the end", |shard| shard.sessions.get()),
 ];
 
-const SHARD_COUNTERS: [ShardReading; 18] = [
+const SHARD_COUNTERS: [ShardReading; 19] = [
     ("opens", "Sessions admitted", |shard| shard.opens.get()),
     ("handshakes", "TLS handshakes that succeeded", |shard| shard.handshakes_ok.get()),
     ("handshakes_failed", "TLS handshakes that failed", |shard| shard.handshakes_failed.get()),

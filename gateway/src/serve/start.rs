@@ -18,7 +18,6 @@ use gateway_core::admission::Admission;
 use gateway_core::ids::{GatewayId, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::mail::Post;
-use gateway_core::seam::ToShard;
 use gateway_core::store::GatewayRow;
 use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, WriterConfig};
