@@ -65,6 +65,8 @@ pub(crate) struct SessionWatch {
     pub(crate) is_rude: bool,
     /// The drain of its gateway is over: whoever is still there is cut.
     pub(crate) is_cut: bool,
+    /// The node was told to leave.
+    pub(crate) is_sent_away: bool,
 }
 
 impl SessionWatch {
@@ -119,6 +121,7 @@ impl SessionWatch {
             return;
         }
         must("one Welcome, and first", self.welcomed, || format!("{frame:?}"));
+        self.is_sent_away |= matches!(frame, GatewayFrame::Drain { .. });
         let came = match frame {
             GatewayFrame::Command(command) => {
                 let once = self.sent.insert((command.id, command.attempt));

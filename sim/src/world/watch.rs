@@ -434,6 +434,14 @@ impl World {
         self.weather.jumped_ahead_at.is_some_and(|at| self.now <= at + LEASE_TTL / 2)
     }
 
+    /// After a session was given the drain, and what it said to that was taken.
+    pub(super) fn check_drain_told(&self, process: usize, key: SessionKey) {
+        let open = self.processes[process].sessions.get(&key);
+        let untold =
+            open.filter(|open| open.session.phase() == SessionPhase::Live && !open.watch.is_sent_away);
+        must("a live session tells its node to leave", untold.is_none(), || format!("{untold:?}"));
+    }
+
     /// Whoever stays is cut then, and the stop begins.
     pub(super) fn check_drain(&self, process: usize, incarnation: u32) {
         if !self.runs(process, incarnation) {

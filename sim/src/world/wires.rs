@@ -415,6 +415,7 @@ impl World {
                     self.with_session(process, key, SessionEvent::Drain, |session, now| {
                         session.handle_drain(&order, now);
                     });
+                    self.check_drain_told(process, key);
                 }
             }
             ToShard::Cut(order) => {
