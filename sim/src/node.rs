@@ -3,13 +3,11 @@
 //! Owns what a node persists (commands that it knows, updates that are owed, a journal, an inventory) and
 //! its log of executions. Never talks to anyone: it fills an outbox, and the world carries it.
 //!
-//! 1. A command runs once for each (id, attempt); one that is known is not run again.
+//! 1. A command runs once for each (id, attempt) until it is forgotten, with its terminal ack.
 //! 2. An update is owed until it is acked or rejected; after `Welcome` all that is owed goes again.
-//! 3. A command is forgotten with its terminal ack.
-//! 4. Answers come in the order of what was sent, across kinds, and name it: asserted, since the gateway
-//!    promises it. Sections of the inventory are answered beside that order.
-//! 5. A gateway that answers no heartbeat, or no Hello, for long is taken for dead.
-//! 6. A refusal may be told once more long after, when the next attempt is under way.
+//! 3. Answers come in the order of what was sent and name it: asserted, but for sections of the inventory.
+//! 4. A gateway that answers no heartbeat, or no Hello, for long is taken for dead.
+//! 5. A refusal may be told once more long after, when the next attempt is under way.
 
 mod streams;
 
