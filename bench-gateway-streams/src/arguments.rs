@@ -36,6 +36,7 @@ const EXAMPLES: &str = "Examples:
   bench-gateway-streams steady --config configs/bench/steady.toml --shards 4
   bench-gateway-streams storm --config configs/bench/storm.toml
   bench-gateway-streams multi --sessions 1000 --by restart
+  bench-gateway-streams multi --sessions 1000 --by drain --drain 10s
   bench-gateway-streams chaos --faults kill,zombie --seed 7
   bench-gateway-streams demo --keep
 

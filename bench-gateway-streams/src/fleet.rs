@@ -50,12 +50,19 @@ struct Detail {
 /// Where a node stands. Times are nanoseconds of the monotonic clock, 0 for never.
 #[derive(Debug, Clone, Copy, Default)]
 struct Standing {
-    is_live: bool,
+    /// Sessions that stand: two for the moment in which a drained one is replaced.
+    sessions: u32,
     epoch: u64,
     welcomed_at_ns: u64,
     dropped_at_ns: u64,
     /// When it was told to come back later, and how much later.
     told: Option<(u64, Duration)>,
+}
+
+impl Standing {
+    const fn is_live(&self) -> bool {
+        self.sessions > 0
+    }
 }
 
 /// Nodes that were told to come back later.
@@ -137,7 +144,7 @@ impl FleetCounts {
     pub(crate) fn back_since(&self, nodes: &[String], since_ns: u64) -> Vec<u64> {
         let detail = self.detail();
         let standings = nodes.iter().filter_map(|node| detail.standings.get(node.as_str()));
-        let back = standings.filter(|one| one.is_live && one.welcomed_at_ns > since_ns);
+        let back = standings.filter(|one| one.is_live() && one.welcomed_at_ns > since_ns);
         back.map(|one| one.welcomed_at_ns - since_ns).collect()
     }
 
@@ -145,7 +152,7 @@ impl FleetCounts {
     pub(crate) fn live(&self, nodes: &[String]) -> usize {
         let detail = self.detail();
         let standings = nodes.iter().filter_map(|node| detail.standings.get(node.as_str()));
-        standings.filter(|one| one.is_live).count()
+        standings.filter(|one| one.is_live()).count()
     }
 
     /// Of `nodes`, how many lost a session after `since_ns`.
@@ -163,7 +170,7 @@ impl FleetCounts {
     pub(crate) fn epochs(&self, nodes: &[String]) -> HashMap<String, i64> {
         let detail = self.detail();
         let live = nodes.iter().filter_map(|node| {
-            let standing = detail.standings.get(node.as_str()).filter(|one| one.is_live)?;
+            let standing = detail.standings.get(node.as_str()).filter(|one| one.is_live())?;
             Some((node.clone(), i64::try_from(standing.epoch).unwrap_or(i64::MAX)))
         });
         live.collect()
@@ -174,11 +181,12 @@ impl FleetCounts {
         let standing = detail.standings.entry(Arc::clone(node)).or_default();
         let told = standing.told.take();
         // A drained session is replaced while it stands; its own end comes later.
-        let was_live = std::mem::replace(&mut standing.is_live, true);
+        standing.sessions += 1;
+        let is_first = standing.sessions == 1;
         standing.welcomed_at_ns = at_ns;
         standing.epoch = epoch;
         detail.refusals.handle_return(told, at_ns);
-        if !was_live {
+        if is_first {
             self.connected.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -186,9 +194,9 @@ impl FleetCounts {
     fn handle_end(&self, node: &Arc<str>, end: &End, at_ns: u64) {
         let mut detail = self.detail();
         let standing = detail.standings.entry(Arc::clone(node)).or_default();
-        if end.was_welcomed && standing.is_live {
-            standing.is_live = false;
-            self.connected.fetch_sub(1, Ordering::Relaxed);
+        if end.was_welcomed && standing.is_live() {
+            standing.sessions -= 1;
+            self.connected.fetch_sub(usize::from(!standing.is_live()), Ordering::Relaxed);
         }
         if end.is_drop() {
             standing.dropped_at_ns = at_ns;
@@ -409,5 +417,23 @@ mod tests {
         let Refusals { count, with_delay, kept } = counts.refusals();
         assert_eq!((count, with_delay, kept), (2, 2, 1));
         assert_eq!(counts.connected(), 3);
+    }
+
+    #[test]
+    fn a_node_that_moves_is_there_all_the_time() {
+        let counts = FleetCounts::new(Arc::new(Tracker::default()));
+        let (nodes, name) = (["a".to_owned()], Arc::from("a"));
+        counts.handle_welcome(&name, 1, 1);
+        counts.handle_welcome(&name, 2, 3);
+        assert_eq!((counts.live(&nodes), counts.connected()), (1, 1));
+        counts.handle_end(&name, &end(EndKind::Asked, None, true), 4);
+        assert_eq!(
+            (counts.live(&nodes), counts.connected(), counts.drops()),
+            (1, 1, 0),
+            "the old one has ended"
+        );
+        assert_eq!(counts.back_since(&nodes, 2), [1]);
+        counts.handle_end(&name, &end(EndKind::Transport, None, true), 5);
+        assert_eq!((counts.live(&nodes), counts.connected(), counts.drops()), (0, 0, 1));
     }
 }

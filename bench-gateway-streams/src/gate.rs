@@ -81,6 +81,8 @@ impl GateBounds {
         );
         if let Some(multi) = multi {
             hold("sessions lost on gateways that live", Some(multi.lost_elsewhere as f64), Some(0.0));
+            let cut = multi.exit_ms.map(|_| multi.cut as f64);
+            hold("sessions cut by a drain", cut, cut.map(|_| 0.0));
         }
         let gateway = &report.gateway;
         hold(

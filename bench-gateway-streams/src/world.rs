@@ -56,6 +56,8 @@ pub(crate) struct WorldPlan {
     pub(crate) lease_ttl: Option<Duration>,
     /// Whether a development authority stands behind the gateway, so that machines can join.
     pub(crate) authority: bool,
+    /// Over how long a gateway that is told to stop spreads its nodes; `None`: the gateway's own.
+    pub(crate) drain: Option<Duration>,
 }
 
 impl WorldPlan {
@@ -73,6 +75,7 @@ impl WorldPlan {
             opens_per_second: None,
             lease_ttl: None,
             authority: false,
+            drain: None,
         }
     }
 }
@@ -471,6 +474,9 @@ fn gateway_toml(plan: &WorldPlan) -> anyhow::Result<String> {
     if let Some(ttl) = plan.lease_ttl {
         let (ttl, renew) = (ttl.as_millis(), ttl.as_millis() / 5);
         text.push_str(&format!("[lease]\nttl = \"{ttl}ms\"\nrenew_every = \"{renew}ms\"\n"));
+    }
+    if let Some(drain) = plan.drain {
+        text.push_str(&format!("[gateway]\ndrain = \"{}\"\n", humantime::format_duration(drain)));
     }
     match &plan.gateway.gateway_toml {
         None => Ok(text),

@@ -99,6 +99,24 @@ fn the_nodes_of_a_killed_gateway_are_at_home_elsewhere_and_no_other_is_moved() {
 }
 
 #[test]
+fn the_nodes_of_a_drained_gateway_move_and_none_is_cut() {
+    let drain = ["multi", "--by", "drain", "--drain", "2s", "--sessions", "60", "--duration", "1s"];
+    let (_, report) = run(&[&drain[..], &["--seed", "3"]].concat());
+    let multi = &report["multi"];
+    let rehomed = multi["rehomed"].as_u64().unwrap();
+    assert!((10..=30).contains(&rehomed), "three gateways share sixty nodes: {multi:#}");
+    // Spread over two seconds, each at a moment of its own.
+    assert!(multi["rehome_ms"]["p50"].as_f64().unwrap() > 200.0, "{multi:#}");
+    assert!(multi["exit_ms"].as_f64().unwrap() >= multi["rehome_ms"]["max"].as_f64().unwrap(), "{multi:#}");
+    assert_eq!(
+        (&multi["cut"], &multi["lost_elsewhere"], &report["drops"]),
+        (&0.into(), &0.into(), &0.into())
+    );
+    let victim = multi["victim"].as_str().unwrap();
+    assert!(multi["spread"].as_array().unwrap().iter().all(|one| one[0] != victim), "{multi:#}");
+}
+
+#[test]
 fn interrupted_in_the_middle_of_a_fault_nothing_stays_behind() {
     build_gateway();
     let folder = open_folder();

@@ -71,6 +71,11 @@ pub(crate) struct MultiShare {
     pub(crate) victim: String,
     /// Nodes that were on it.
     pub(crate) rehomed: usize,
+    /// Of those, the ones whose session was ended for them: none of a gateway that is drained.
+    pub(crate) cut: usize,
+    /// From SIGTERM until its process had ended, where it was drained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_ms: Option<f64>,
     /// Sessions that ended on the others.
     pub(crate) lost_elsewhere: usize,
     pub(crate) refused: u64,
@@ -82,7 +87,7 @@ impl MultiShare {
     pub(super) fn lines(&self) -> Vec<String> {
         let Percentiles { p50, p99, max, .. } = self.rehome_ms.unwrap_or_default();
         let spread = self.spread.iter().map(|(gateway, count)| format!("{gateway} {count}"));
-        vec![
+        let mut lines = vec![
             row(
                 &format!("{} by {}: re-homed", self.victim, self.by),
                 &format!("{} nodes, p50 {p50:.0} ms, p99 {p99:.0} ms, max {max:.0} ms", self.rehomed),
@@ -90,6 +95,10 @@ impl MultiShare {
             row("lost on gateways that live", &self.lost_elsewhere.to_string()),
             row("told to come back later", &self.refused.to_string()),
             row("sessions after it", &spread.collect::<Vec<_>>().join(", ")),
-        ]
+        ];
+        if let Some(ms) = self.exit_ms {
+            lines.push(row("it ended", &format!("{ms:.0} ms after SIGTERM; {} were cut before", self.cut)));
+        }
+        lines
     }
 }

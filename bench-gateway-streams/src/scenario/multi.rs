@@ -1,11 +1,12 @@
-//! `multi`: three gateways behind HAProxy share a fleet and a database, and one of them is killed, or
-//! killed and started again.
+//! `multi`: three gateways behind HAProxy share a fleet and a database, and one of them is killed, killed and
+//! started again, or drained.
 //!
 //! 1. Whose nodes they are is read from the rows, just before.
-//! 2. Times count from the kill to each such node's next `Welcome`, which follows its durable Hello.
-//! 3. Nodes of the other gateways must not lose a session.
+//! 2. Times count from the kill, or from SIGTERM, to each such node's next `Welcome`, which follows its durable
+//!    Hello.
+//! 3. Nodes of the other gateways must not lose a session, nor must those of one that is drained: they leave.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rand::rngs::SmallRng;
@@ -30,6 +31,7 @@ pub(crate) async fn run(arguments: Box<MultiArguments>) -> anyhow::Result<bool> 
     let mut world = Box::pin(World::build(WorldPlan {
         gateways: GATEWAYS,
         opens_per_second: Some(plan.opens_per_second),
+        drain: (plan.by == MultiBy::Drain).then_some(plan.drain),
         ..WorldPlan::new(load.sessions, load.heartbeat, arguments.gateway.clone())
     }))
     .await?;
@@ -41,26 +43,37 @@ pub(crate) async fn run(arguments: Box<MultiArguments>) -> anyhow::Result<bool> 
     let lost = nodes_of(&mut connection, &id).await?;
     let kept: Vec<String> = world.node_ids().iter().filter(|node| !lost.contains(*node)).cloned().collect();
     anyhow::ensure!(!lost.is_empty(), "{id} has no node: the balancer does not spread them");
-    say(&format!("seed {}: {id} is killed, which has {} nodes …", plan.seed, lost.len()));
+    let what = if plan.by == MultiBy::Drain { "drained" } else { "killed" };
+    say(&format!("seed {}: {id} is {what}, which has {} nodes …", plan.seed, lost.len()));
     let before = work.fleet.counts().refusals();
-    let fault_ns = fault_begins();
+    let (fault_ns, begun) = (fault_begins(), Instant::now());
     let member = world.members()?.get_mut(victim).context("there is no such gateway")?;
-    member.kill()?;
-    if plan.by == MultiBy::Restart {
-        member.start_again().await?;
+    match plan.by {
+        MultiBy::Kill => member.kill()?,
+        MultiBy::Restart => {
+            member.kill()?;
+            member.start_again().await?;
+        }
+        MultiBy::Drain => member.ask_to_stop()?,
     }
     let back = work.await_return(&lost, fault_ns, LONGEST).await;
+    let mut exit_ms = None;
+    if plan.by == MultiBy::Drain {
+        let member = world.members()?.get_mut(victim).context("there is no such gateway")?;
+        let unclean = member.await_end().await?;
+        anyhow::ensure!(unclean.is_none(), "{}", unclean.unwrap_or_default());
+        exit_ms = Some(begun.elapsed().as_secs_f64() * 1000.0);
+    }
     let mut rehome = Latencies::new();
     back.iter().for_each(|nanoseconds| rehome.record_ns(*nanoseconds));
     let multi = MultiShare {
         rehome_ms: rehome.percentiles().filter(|_| back.len() == lost.len()),
-        by: match plan.by {
-            MultiBy::Kill => "kill",
-            MultiBy::Restart => "restart",
-        },
+        by: plan.by.label(),
         seed: plan.seed,
         victim: id,
         rehomed: back.len(),
+        cut: work.fleet.counts().dropped_since(&lost, fault_ns),
+        exit_ms,
         lost_elsewhere: work.fleet.counts().dropped_since(&kept, fault_ns),
         refused: work.fleet.counts().refusals().count - before.count,
         spread: spread(&mut connection).await?,

@@ -5,6 +5,7 @@
 //! 2. It decides nothing: what is done to which member when, a scenario says.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::ExitStatus;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use anyhow::Context;
 use gateway_testbed::gateway_process::{GatewayOptions, GatewayProcess};
 use gateway_testbed::process::Usage;
 use rand::RngExt;
+use rustix::process::Signal;
 
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Below the ports that the kernel gives to outgoing connections, so that none of them takes one while a
@@ -105,14 +107,30 @@ impl Member {
         self.process.as_mut().with_context(|| format!("{id} does not run"))
     }
 
+    /// SIGTERM, and no more: it sends its nodes away, then ends.
+    pub(crate) fn ask_to_stop(&mut self) -> anyhow::Result<()> {
+        self.running()?.signal(Signal::TERM).map_err(Into::into)
+    }
+
+    /// Waits for the end of one that was asked to stop; says if it is not as it should be.
+    pub(crate) async fn await_end(&mut self) -> anyhow::Result<Option<String>> {
+        let id = self.options.id.clone();
+        let ended = tokio::time::timeout(STOP_TIMEOUT, self.running()?.wait()).await;
+        let status = ended.with_context(|| format!("{id} still runs after {STOP_TIMEOUT:?}"))??;
+        Ok(self.note_end(status))
+    }
+
     /// A clean stop; says what did not end as it should.
     pub(crate) async fn terminate(&mut self) -> anyhow::Result<Option<String>> {
         let Some(process) = &mut self.process else { return Ok(None) };
         let status = process.terminate(STOP_TIMEOUT).await?;
-        let bad = (!status.success())
-            .then(|| format!("{} ended with {status}:\n{}", self.options.id, process.log_tail(10)));
-        self.process = None;
-        Ok(bad)
+        Ok(self.note_end(status))
+    }
+
+    fn note_end(&mut self, status: ExitStatus) -> Option<String> {
+        let process = self.process.take()?;
+        let bad = || format!("{} ended with {status}:\n{}", self.options.id, process.log_tail(10));
+        (!status.success()).then(bad)
     }
 }
 
