@@ -3,10 +3,11 @@
 //! A thread of its own waits for each of the gateway's threads and says how it ended, so that nobody
 //! polls and nothing is missed.
 //!
-//! 1. Every thread that was started is reported ended exactly once.
+//! 1. Every thread that was started is reported ended exactly once, also one that can't be waited for.
 //! 2. An end that nobody asked for is a fault, whatever its outcome.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crossbeam_channel::Sender;
 use gateway_core::writer::Phase;
@@ -54,7 +55,9 @@ pub(super) fn watch(
     let events = events.clone();
     let watcher = format!("watch {thread}");
     let wait = move || {
-        let end = join();
+        let waited = catch_unwind(AssertUnwindSafe(join));
+        let end =
+            waited.unwrap_or_else(|_| End::Failed("how it ended can't be told; see the log".to_owned()));
         // Nobody listens any more when the gateway was given up.
         let _ = events.send(Event::Ended { thread, end });
     };
@@ -151,6 +154,35 @@ impl Supervision {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the gateway's owner makes of the end of a real thread named `shard-0`.
+    fn meaning_of(join: impl FnOnce() -> End + Send + 'static) -> Meaning {
+        let (sender, events) = crossbeam_channel::unbounded();
+        watch("shard-0".to_owned(), &sender, join).expect("a thread");
+        match events.recv().expect("its end is told") {
+            Event::Ended { thread, end } => started().handle_ended(&thread, end),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_real_thread_that_panics_ends_the_gateway_with_what_it_said() {
+        let thread = std::thread::spawn(|| {
+            let rows: Vec<u32> = Vec::new();
+            assert!(!rows.is_empty(), "row 7 is odd");
+        });
+        let meaning = meaning_of(move || match thread.join() {
+            Ok(()) => End::Done,
+            Err(panic) => End::Failed(panic.downcast_ref::<&str>().copied().unwrap_or("no text").to_owned()),
+        });
+        assert_eq!(meaning, Meaning::Fault("the thread shard-0 has failed: row 7 is odd".to_owned()));
+    }
+
+    #[test]
+    fn a_thread_that_can_not_be_waited_for_ends_the_gateway_too() {
+        let meaning = meaning_of(|| panic!("no outcome"));
+        assert!(matches!(&meaning, Meaning::Fault(why) if why.contains("shard-0")), "{meaning:?}");
+    }
 
     fn started() -> Supervision {
         let mut supervision = Supervision::default();
