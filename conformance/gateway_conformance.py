@@ -2,9 +2,8 @@
 """Runs the stories of the node protocol against a real gateway, with stock client libraries.
 
 Owns: the command line. The stories are in `session_stories.py`, `command_stories.py`,
-`event_stories.py`, `report_stories.py`, `inventory_stories.py`, `lane_stories.py`, `spec_stories.py` and
-`relay_stories.py`; run it through
-`conformance/run`, which brings the libraries.
+`event_stories.py`, `report_stories.py`, `inventory_stories.py`, `lane_stories.py`, `spec_stories.py`,
+`drain_stories.py` and `relay_stories.py`; run it through `conformance/run`, which brings the libraries.
 
 Exit status: 0 every story that ran passed, 1 a story failed, 2 the run could not start.
 """
@@ -25,6 +24,7 @@ import inventory_stories  # noqa: F401
 import lane_stories  # noqa: F401
 import spec_stories  # noqa: F401
 import relay_stories  # noqa: F401
+import drain_stories  # noqa: F401
 from database import Database
 from node import Identity, Node
 from story import STORIES, World, run
@@ -59,6 +59,8 @@ def arguments() -> argparse.Namespace:
     flag("--join-token", "join tokens, separated by commas: one for each story that joins")
     flag("--secret-name", "name of a secret that nodes which join may fetch")
     flag("--secret-value", "the value of that secret, as text")
+    flag("--leaving-endpoint", "HOST:PORT of another gateway of that database, which the run may send away")
+    flag("--leaving-pid", "its process id: it is told to stop", type=int)
     flag("--proto", "folder with gateway/v1/gateway.proto (default: that of the checkout)")
     parser.add_argument(
         "--expect-small-bucket", action="store_true", help="the gateway at --endpoint itself has the small bucket"
@@ -103,6 +105,11 @@ def world_of(options: argparse.Namespace) -> World:
     world.join_tokens = [token for token in (options.join_token or "").split(",") if token]
     if options.secret_name and options.secret_value:
         world.known_secret = (options.secret_name, options.secret_value)
+    if options.leaving_endpoint and options.leaving_pid:
+        world.leaving = node(*first, endpoint=options.leaving_endpoint)
+        # The same machine dials both, and has not rebooted in between.
+        world.leaving.boot_id = world.node.boot_id
+        world.leaving_pid = options.leaving_pid
     return world
 
 

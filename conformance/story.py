@@ -7,6 +7,8 @@ Owns: the registry of stories and the runner. Never: what a story shows.
 2. Whatever a story leaves open is closed and whatever it left enqueued is canceled after it.
 """
 
+import os
+import signal
 import time
 import traceback
 import uuid
@@ -44,6 +46,8 @@ class World:
     small_bucket: Node | None = None
     join_tokens: list = field(default_factory=list)
     known_secret: tuple | None = None
+    leaving: Node | None = None
+    leaving_pid: int | None = None
 
     def lane(self, word="lane") -> str:
         """A lane's name that no other story has."""
@@ -72,9 +76,14 @@ class World:
             raise NotGiven({
                 "second_node": "needs --second-cert, --second-key and --second-node-id",
                 "stranger": "needs --stranger-cert and --stranger-key, of another authority",
+                "leaving": "needs --leaving-endpoint and --leaving-pid",
                 "small_bucket": "needs --expect-small-bucket or --small-bucket-endpoint",
             }[what])
         return part
+
+    def drain_leaving(self) -> None:
+        """Tells the gateway that may be sent away to stop."""
+        os.kill(self.leaving_pid, signal.SIGTERM)
 
 
 def check(holds: bool, otherwise: str) -> None:

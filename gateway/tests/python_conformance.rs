@@ -2,8 +2,8 @@
 //! official gRPC library of Python, against real gateways over mutual TLS.
 //!
 //! 1. Every story runs; one that is skipped fails this test as one that fails does.
-//! 2. Two gateways serve one database: one with the defaults, one whose bucket of session opens is
-//!    small, for the story of pushback.
+//! 2. Three gateways serve one database: one with the defaults, one whose bucket of session opens is
+//!    small, for the story of pushback, and one that the story of a drain sends away.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use gateway_testbed::authority::Authority;
 use gateway_testbed::pki::{Identity, WrongCertificate};
-use support::World;
+use support::{SOON, World, within};
 
 const DEFAULTS: &str = "[shards]\ncount = 4\n";
 const SMALL_BUCKET: &str = "[admission]\nopens_per_second = 1\nopens_burst = 3\n";
+const LEAVING: &str = "[gateway]\ndrain = \"3s\"\ndrain_grace = \"30s\"\n";
 
 #[tokio::test]
 async fn a_stock_python_client_finds_every_story_of_the_protocol_kept() {
@@ -31,6 +32,7 @@ async fn a_stock_python_client_finds_every_story_of_the_protocol_kept() {
     options.upstream_url = Some(authority.url());
     let gateway = world.start(options).await;
     let small = world.gateway("small-bucket", SMALL_BUCKET).await;
+    let mut leaving = world.gateway("leaving", LEAVING).await;
     let folder = tempfile::tempdir().unwrap();
     let write = |identity: Identity, name: &str| identity.write(folder.path(), name).unwrap();
     let first = write(world.register("first").await, "first");
@@ -47,6 +49,8 @@ async fn a_stock_python_client_finds_every_story_of_the_protocol_kept() {
         .args(["--cert", &text(&first.0), "--key", &text(&first.1), "--node-id", &world.id("first")])
         .args(["--second-cert", &text(&second.0), "--second-key", &text(&second.1)])
         .args(["--second-node-id", &world.id("second")])
+        .args(["--leaving-endpoint", &leaving.address().to_string()])
+        .args(["--leaving-pid", &leaving.pid().to_string()])
         .args(["--stranger-cert", &text(&stranger.0), "--stranger-key", &text(&stranger.1)])
         .args(["--join-token", &tokens.join(","), "--secret-name", "conformance"])
         .args(["--secret-value", "only for nodes"])
@@ -61,4 +65,6 @@ async fn a_stock_python_client_finds_every_story_of_the_protocol_kept() {
     let summary = told.lines().last().unwrap_or_default();
     let sound = output.status.success() && summary.contains(" 0 failed") && !summary.contains("skipped");
     assert!(sound, "{summary:?}, {}", output.status);
+    let ended = within(SOON, "the gateway that was sent away has ended", leaving.wait()).await.unwrap();
+    assert_eq!(ended.code(), Some(0), "its node has left, so it stops in good order");
 }
