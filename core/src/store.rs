@@ -411,6 +411,8 @@ pub struct LaneRead {
 /// What is stored of a lane now; slot for slot with the lanes read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneState {
+    /// Whether the session that it was read for still has the node. What is in flight is for no other.
+    pub is_live: bool,
     /// All in flight on the lane, with what is needed to send those that were never sent.
     pub in_flight: Vec<Command>,
     pub cursor: LaneSeq,

@@ -206,11 +206,17 @@ async fn a_lane_is_read_anew_with_all_that_is_in_flight() {
     let job = Job::ReadLanes { proof: proof.clone(), lanes: vec![read("b"), read("a")] };
     let outcome = runner.run(&job).await;
     let Outcome::LanesRead(Ok(Routed::Committed(states))) = outcome else { panic!("{outcome:?}") };
-    assert_eq!(states[0], LaneState { in_flight: Vec::new(), cursor: LaneSeq(0) });
+    assert_eq!(states[0], LaneState { is_live: true, in_flight: Vec::new(), cursor: LaneSeq(0) });
     assert_eq!(states[1].cursor, LaneSeq(3));
     let found: Vec<_> = states[1].in_flight.iter().map(|command| command.id).collect();
     assert_eq!(found, [delayed, second]);
     assert_eq!(&states[1].in_flight[1].payload[..], b"body");
+    assert!(states.iter().all(|state| state.is_live));
+    // The node has a newer session, and that is all that is asked: what is in flight stays.
+    run(&mut db.sql, "UPDATE node_sessions SET session_epoch = session_epoch + 1").await;
+    let outcome = runner.run(&Job::ReadLanes { proof: proof.clone(), lanes: vec![read("a")] }).await;
+    let Outcome::LanesRead(Ok(Routed::Committed(states))) = outcome else { panic!("{outcome:?}") };
+    assert!(!states[0].is_live && states[0].in_flight.len() == 2, "{states:?}");
     db.runner(Queue::Lease).run(&acquire("g1", "o2", Some("o1"))).await;
     let job = Job::ReadLanes { proof, lanes: vec![read("a")] };
     assert_eq!(runner.run(&job).await, Outcome::LanesRead(Ok(Routed::LeaseLost)));

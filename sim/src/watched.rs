@@ -160,6 +160,8 @@ impl SessionWatch {
 pub(crate) struct ProcessWatch {
     /// Sessions that were granted and have not ended for the writer.
     live: BTreeMap<SessionKey, (NodeId, SessionEpoch)>,
+    /// Sessions whose node was read to have a newer one.
+    outlived: BTreeSet<(NodeId, SessionEpoch)>,
     /// Announced capacities, of sessions whose Hello was posted.
     capacities: BTreeMap<SessionKey, (NodeId, BTreeMap<LaneName, Credits>)>,
     /// When the last attempt began that made or kept the lease this process's.
@@ -280,6 +282,9 @@ impl ProcessWatch {
     /// The writer hears what is in flight on these lanes.
     pub(crate) fn handle_reading(&mut self, lane: &LaneRead, state: &LaneState) {
         self.told.remove(&(lane.node.clone(), lane.lane.clone()));
+        if !state.is_live {
+            self.outlived.insert((lane.node.clone(), lane.epoch));
+        }
         for Command { id, attempt, .. } in &state.in_flight {
             self.hold(&lane.node, &lane.lane, *id, *attempt);
         }
@@ -341,6 +346,8 @@ impl ProcessWatch {
                 Vec::new()
             }
             ToShard::Session { key, news: SessionNews::Commands(commands) } => {
+                let outlived = self.live.get(key).is_some_and(|session| self.outlived.contains(session));
+                must("who lost its node is sent nothing", !outlived, || format!("{commands:?} to {key:?}"));
                 for command in commands {
                     let over = self.over.get(&command.id).is_some_and(|over| *over >= command.attempt);
                     must("what is known to be over is not sent", !over, || format!("{command:?} to {key:?}"));

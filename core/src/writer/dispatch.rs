@@ -160,8 +160,9 @@ impl Dispatch {
         states: Vec<LaneState>,
         ledger: &mut Ledger,
         directory: &Directory,
-    ) -> Deliveries {
-        let Some(Flight::Read(lanes)) = self.finish() else { return Vec::new() };
+    ) -> (Deliveries, Vec<SessionKey>) {
+        let Some(Flight::Read(lanes)) = self.finish() else { return Default::default() };
+        let mut superseded = Vec::new();
         assert_eq!(lanes.len(), states.len(), "a store answers slot for slot");
         let mut unsent: BTreeMap<SessionKey, Vec<Command>> = BTreeMap::new();
         for (id, state) in lanes.into_iter().zip(states) {
@@ -173,7 +174,11 @@ impl Dispatch {
                 !lane.holds(command.id, command.attempt)
                     && !self.overlap.is_over(&lane.node, command.id, command.attempt)
             });
-            unsent.entry(key).or_default().extend(new);
+            if state.is_live {
+                unsent.entry(key).or_default().extend(new);
+            } else {
+                superseded.push(key);
+            }
             ledger.thaw(id, in_flight, state.cursor);
             if let Some(session) = directory.get(key) {
                 self.overlap.apply(&session.node, &session.lanes, ledger);
@@ -182,7 +187,7 @@ impl Dispatch {
         for commands in unsent.values_mut() {
             commands.sort_by_key(|command| command.seq);
         }
-        unsent.into_iter().filter(|(_, commands)| !commands.is_empty()).collect()
+        (unsent.into_iter().filter(|(_, commands)| !commands.is_empty()).collect(), superseded)
     }
 
     /// The job in flight did not commit, or nobody knows.

@@ -194,8 +194,11 @@ impl Writer {
     }
 
     fn take_lanes_read(&mut self, states: Vec<LaneState>) {
-        let deliveries = self.dispatch.handle_lanes_read(states, &mut self.ledger, &self.directory);
+        let (deliveries, superseded) =
+            self.dispatch.handle_lanes_read(states, &mut self.ledger, &self.directory);
         self.deliver(deliveries);
+        // Another gateway has their nodes: what is in flight was claimed for the sessions there.
+        superseded.into_iter().for_each(|key| self.supersede(key));
     }
 
     fn deliver(&mut self, deliveries: Deliveries) {

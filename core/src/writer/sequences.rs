@@ -472,6 +472,7 @@ impl World {
             Job::ReadLanes { .. } if self.stolen => Outcome::LanesRead(Ok(Routed::LeaseLost)),
             Job::ReadLanes { lanes, .. } => {
                 let read = |number: usize| LaneState {
+                    is_live: true,
                     in_flight: self.in_flight(number).map(|id| self.command(id)).collect(),
                     cursor: LaneSeq(0),
                 };

@@ -577,7 +577,7 @@ fn after_an_unknown_outcome_a_lane_is_frozen_until_it_is_read() {
     assert!(desk.has_no_pass());
     desk.outcome(stored(&[CommandState::Succeeded]));
     let read = |number| command(number, "main", 1);
-    let state = LaneState { in_flight: vec![read(1), read(2)], cursor: LaneSeq(2) };
+    let state = LaneState { is_live: true, in_flight: vec![read(1), read(2)], cursor: LaneSeq(2) };
     desk.outcome(Outcome::LanesRead(Ok(Routed::Committed(vec![state]))));
     assert_eq!(desk.news(), ["1: stored succeeded", "1: commands 2"]);
     let wants = desk.pass();
@@ -602,13 +602,29 @@ fn what_was_refused_while_its_lane_was_read_is_not_sent_again() {
     desk.post(update("a", 1, 1, CommandState::Refused));
     assert!(desk.has_no_pass());
     desk.outcome(stored(&[CommandState::Pending]));
-    let of_a = LaneState { in_flight: vec![command(1, "main", 1)], cursor: LaneSeq(1) };
-    let of_b = LaneState { in_flight: Vec::new(), cursor: LaneSeq(0) };
+    let of_a = LaneState { is_live: true, in_flight: vec![command(1, "main", 1)], cursor: LaneSeq(1) };
+    let of_b = LaneState { is_live: true, in_flight: Vec::new(), cursor: LaneSeq(0) };
     let is_a = |lane: &LaneRead| lane.node == node("a");
     let states = lanes.iter().map(|lane| if is_a(lane) { of_a.clone() } else { of_b.clone() }).collect();
     desk.outcome(Outcome::LanesRead(Ok(Routed::Committed(states))));
     assert_eq!(desk.news(), ["1: stored pending"], "that attempt is over");
     assert!(desk.pass().iter().all(|want| want.free == Credits(1)), "and takes no credit");
+}
+
+#[test]
+fn what_was_claimed_for_a_session_elsewhere_is_not_sent_to_the_one_that_lost_its_node() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 2)]);
+    desk.poke("a");
+    desk.pass();
+    desk.outcome(Outcome::Dispatch(Err(StoreError::OutcomeUnknown("cut at COMMIT".into()))));
+    desk.at(50);
+    assert!(matches!(desk.job(), Some(Job::ReadLanes { .. })));
+    // The node has moved: another gateway has claimed a command for its session there.
+    let state = LaneState { is_live: false, in_flight: vec![command(1, "main", 1)], cursor: LaneSeq(1) };
+    desk.outcome(Outcome::LanesRead(Ok(Routed::Committed(vec![state]))));
+    assert_eq!(desk.news(), ["1: close, superseded"]);
+    assert!(desk.has_no_pass());
 }
 
 #[test]
@@ -656,6 +672,7 @@ fn after_a_lost_connection_all_that_was_sent_is_asserted_before_anything_is_disp
     };
     assert_eq!(again.len(), lanes.len());
     let state = |lane: &LaneRead| LaneState {
+        is_live: true,
         in_flight: lane.sent.iter().map(|(id, _)| command(id.0.as_u128(), "main", 1)).collect(),
         cursor: LaneSeq(0),
     };
@@ -685,7 +702,7 @@ fn credit_whose_end_was_stored_elsewhere_comes_back_by_reading_the_lane() {
         }
     }
     assert_eq!(read, Some(60));
-    let empty = LaneState { in_flight: Vec::new(), cursor: LaneSeq(1) };
+    let empty = LaneState { is_live: true, in_flight: Vec::new(), cursor: LaneSeq(1) };
     desk.outcome(Outcome::LanesRead(Ok(Routed::Committed(vec![empty]))));
     assert_eq!(free(&desk.pass()), [1]);
 }

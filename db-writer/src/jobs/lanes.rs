@@ -34,21 +34,30 @@ pub(super) async fn execute(
         return Ok(Routed::LeaseLost);
     }
     let remarked = remark(link, proof, lanes).await?;
-    let rows = sqlx::query_file!("queries/lanes_read.sql", &nodes as &[&str], &names as &[&str])
-        .fetch_all(link.within())
-        .await?;
+    let epochs: Vec<i64> = lanes.iter().map(|lane| bigint(lane.epoch.0)).collect();
+    let rows = sqlx::query_file!(
+        "queries/lanes_read.sql",
+        &nodes as &[&str],
+        &names as &[&str],
+        &epochs,
+        proof.gateway.as_str()
+    )
+    .fetch_all(link.within())
+    .await?;
     if remarked > 0 {
         link.commit().await?;
         tracing::warn!(commands = remarked, "the database had lost marks of dispatches; they are set again");
     } else {
         link.roll_back().await?;
     }
-    let mut states = vec![LaneState { in_flight: Vec::new(), cursor: LaneSeq(0) }; lanes.len()];
+    let mut states =
+        vec![LaneState { is_live: false, in_flight: Vec::new(), cursor: LaneSeq(0) }; lanes.len()];
     for row in rows {
         let slot = usize::try_from(row.slot - 1).map_err(corrupt)?;
         let (Some(state), Some(lane)) = (states.get_mut(slot), lanes.get(slot)) else {
             return Err(corrupt("a slot that was not asked for"));
         };
+        state.is_live = row.is_live;
         state.cursor = LaneSeq(counter(row.cursor));
         let Some(id) = row.id else { continue };
         let command = StoredCommand {

@@ -197,6 +197,10 @@ impl Oracle {
             let own = fact.is_some_and(|fact| {
                 fact.epoch == lane.epoch && fact.gateway.as_ref() == Some(&proof.gateway)
             });
+            let lives = own && fact.is_some_and(|fact| fact.connected);
+            must("a reading knows whether its session lives", state.is_live == lives, || {
+                format!("{lane:?}: {state:?}")
+            });
             for (id, attempt) in &lane.sent {
                 let row = before.get(id).zip(store.commands().get(id));
                 let Some((was, is)) = row.filter(|(_, row)| row.node == lane.node) else { continue };

@@ -87,6 +87,7 @@ impl Store {
     pub(super) fn read_lane(&mut self, gateway: &GatewayId, lane: &LaneRead) -> LaneState {
         let session = self.sessions.get(&lane.node);
         let own = session.is_some_and(|row| row.epoch == lane.epoch && row.gateway.as_ref() == Some(gateway));
+        let is_live = own && session.is_some_and(|row| row.connected);
         for (id, attempt) in lane.sent.iter().filter(|_| own) {
             let row = self.commands.get_mut(id).filter(|row| row.node == lane.node);
             if let Some(row) = row.filter(|row| row.state == CommandState::Pending && row.attempt == *attempt)
@@ -96,6 +97,7 @@ impl Store {
             }
         }
         LaneState {
+            is_live,
             in_flight: self
                 .in_flight(&lane.node, &lane.lane)
                 .map(|(id, row)| row.send_in(id, lane.epoch))
