@@ -38,6 +38,11 @@ pub const MAX_LANE_CAPACITY: u32 = 1024;
 pub const MAX_FEATURES: usize = 64;
 /// Longest name of a feature.
 pub const MAX_FEATURE_BYTES: usize = 64;
+/// What an entry of a Hello's lists may take on the wire: of its commands, and of its other lists.
+const KNOWN_COMMAND_BYTES: usize = 48;
+const LISTED_BYTES: usize = 128;
+/// What the rest of a Hello may take on the wire, fields to come included.
+const OTHER_HELLO_BYTES: usize = 64 << 10;
 /// Frames rejected as invalid or not storable, with no good one between them, that end a session.
 pub const MAX_BAD_FRAMES_IN_A_ROW: u32 = 32;
 /// Longest kind of an event, and longest key id of its envelope.
@@ -222,6 +227,13 @@ impl Limits {
         }
     }
 
+    /// How large a Hello may be: what its lists may hold, and some more. Before it, nothing larger is received.
+    pub fn hello_bytes(&self) -> usize {
+        let listed = self.lanes_per_node + self.specs_per_node + self.sections_per_node + MAX_FEATURES;
+        let bytes = OTHER_HELLO_BYTES + self.known_commands * KNOWN_COMMAND_BYTES + listed * LISTED_BYTES;
+        bytes.min(self.frame_bytes)
+    }
+
     /// What may be on its way to a node on each of `lanes` lanes before it reports on it. Half of the
     /// outbox, since each lane may pass its share by less than one payload and frames have heads.
     pub fn read_ahead_bytes(&self, lanes: usize) -> usize {
@@ -246,6 +258,19 @@ mod tests {
     #[test]
     fn the_defaults_hold_their_relations() {
         assert_eq!(Limits::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_hello_with_all_that_it_may_list_is_none_too_large() {
+        let limits = Limits::default();
+        // Tag, length, then: id and its head, an attempt and a state of the longest varints; names of 64
+        // bytes with a hash or a number; texts.
+        let known = 2 + (2 + 16) + (1 + 5) + (1 + 10);
+        let named = 3 + (2 + 64) + (2 + 32);
+        let lists = limits.lanes_per_node + limits.sections_per_node + limits.specs_per_node + MAX_FEATURES;
+        let most = limits.known_commands * known + lists * named + 5 * MAX_TEXT_BYTES;
+        assert!(most <= limits.hello_bytes(), "{most} bytes, {} are allowed", limits.hello_bytes());
+        assert!(limits.hello_bytes() < limits.frame_bytes / 2, "it is no bound");
     }
 
     #[test]

@@ -47,6 +47,11 @@ impl Deframer {
         Self { max_bytes, buffered: Bytes::new(), partial: BytesMut::new() }
     }
 
+    /// Sets how large messages from the next on may be; gives what was allowed before.
+    pub fn set_max_bytes(&mut self, max_bytes: usize) -> usize {
+        std::mem::replace(&mut self.max_bytes, max_bytes)
+    }
+
     /// Takes the next chunk. To be followed by `next` until that gives `None`.
     pub fn push(&mut self, chunk: Bytes) {
         if self.partial.is_empty() && self.buffered.is_empty() {

@@ -4,6 +4,8 @@
 //!    when its stream is to be read: who is not read is held back by HTTP/2.
 //! 2. A large message is received only under a grant of the shard's budget.
 //! 3. A message that began must be whole after `WHOLE_FRAME_SHARE` send time-outs of being read.
+//! 4. Before a session's first message there is no trust to spend: it may be as large as a Hello, and if it is
+//!    large its grant is in the node's name, of which there is one at a time on a shard.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gateway_core::close::CloseReason;
+use gateway_core::ids::NodeId;
 use gateway_core::time::Moment;
 use gateway_proto::framing::{Deframer, FramingError, PREFIX_BYTES};
 use h2::RecvStream;
@@ -34,6 +37,15 @@ pub(crate) struct FrameReader {
     whole_within: Duration,
     /// When the first byte of the unfinished message came.
     begun_at: Option<Moment>,
+    /// Until the first message of a session is whole.
+    hello: Option<Box<AwaitedHello>>,
+}
+
+/// What is different before a session's first message.
+struct AwaitedHello {
+    node: NodeId,
+    /// What later messages may hold.
+    later_bytes: usize,
 }
 
 /// Why there is no next message.
@@ -56,7 +68,15 @@ impl FrameReader {
             claim: None,
             whole_within: shard.limits.send_timeout * WHOLE_FRAME_SHARE,
             begun_at: None,
+            hello: None,
         }
+    }
+
+    /// The first message is the Hello of this node.
+    pub(crate) fn awaiting_hello(mut self, node: NodeId, most_bytes: usize) -> Self {
+        let later_bytes = self.deframer.set_max_bytes(most_bytes);
+        self.hello = Some(Box::new(AwaitedHello { node, later_bytes }));
+        self
     }
 
     /// The next whole message.
@@ -66,14 +86,18 @@ impl FrameReader {
         now: Moment,
     ) -> Poll<Result<Bytes, ReadEnd>> {
         loop {
-            let length = self.deframer.declared_length().map_err(broken)?;
+            let length =
+                self.deframer.declared_length().map_err(|error| broken(error, self.hello.is_some()))?;
             let buffered = self.deframer.buffered_bytes();
             if let Some(length) = length {
                 if buffered < PREFIX_BYTES + length && !self.is_granted(length, now) {
                     return Poll::Pending;
                 }
-                if let Some(message) = self.deframer.next().map_err(broken)? {
+                if let Some(message) = self.deframer.next().map_err(|error| broken(error, false))? {
                     self.claim = None;
+                    if let Some(hello) = self.hello.take() {
+                        self.deframer.set_max_bytes(hello.later_bytes);
+                    }
                     self.begun_at = (self.deframer.buffered_bytes() > 0).then_some(now);
                     return Poll::Ready(Ok(message));
                 }
@@ -130,7 +154,8 @@ impl FrameReader {
             return true;
         }
         let was_waiting = self.claim.is_some();
-        let claim = self.claim.get_or_insert_with(|| self.budget.claim(length, &self.bell));
+        let node = self.hello.as_ref().map(|hello| &hello.node);
+        let claim = self.claim.get_or_insert_with(|| self.budget.claim(length, node, &self.bell));
         let granted = claim.is_granted();
         if !was_waiting && !granted {
             self.counters.receive_budget_waits.one_more();
@@ -142,9 +167,12 @@ impl FrameReader {
     }
 }
 
-fn broken(error: FramingError) -> ReadEnd {
+fn broken(error: FramingError, is_hello: bool) -> ReadEnd {
     ReadEnd::Broken(match error {
         FramingError::Compressed => CloseReason::Unimplemented(error.to_string()),
+        FramingError::TooLarge { .. } if is_hello => CloseReason::Protocol(format!(
+            "{error} for a Hello, which comes first (it follows from sessions.known_commands and its like)"
+        )),
         FramingError::TooLarge { .. } => CloseReason::Protocol(format!("{error} (sessions.frame_bytes)")),
         FramingError::BadFlag { .. } => CloseReason::Protocol(error.to_string()),
     })

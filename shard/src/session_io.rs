@@ -102,11 +102,12 @@ impl SessionIo {
         let (limits, now) = (&shard.limits, shard.clock.now());
         let expires_at = now + shard.listener_tls.time_left(certificate.ends_at);
         Box::new(Self {
+            reader: FrameReader::new(body, limits.frame_bytes, shard, bell)
+                .awaiting_hello(identity.node.clone(), limits.hello_bytes()),
             session: Session::new(key, identity, Arc::clone(limits), now).with_expiry(expires_at),
             slot,
             admitted,
             dues: Dues { shard: Rc::clone(shard), key, node, closed_owed: false },
-            reader: FrameReader::new(body, limits.frame_bytes, shard, bell),
             reading: Reading::On,
             outbox: Outbox::new(send, bell),
             orders: Orders::default(),

@@ -75,13 +75,64 @@ fn garbage_is_invalid_with_a_sentence() {
 fn a_frame_over_the_limit_is_refused_by_its_prefix() {
     story(async {
         let gateway = Gateway::start(Limits::default());
-        let end = opened_with(&gateway, prefix(0, (1 << 20) + 1)).await;
+        let mut node = gateway.node("n-1").await;
+        let (mut session, _) = node.session().await;
+        session.raw(prefix(0, (1 << 20) + 1));
+        let end = session.end().await;
         assert_eq!(end.status, 3);
         assert!(
             end.message.contains("1048577") && end.message.contains("sessions.frame_bytes"),
             "{}",
             end.message
         );
+        // What comes first may be as large as a Hello.
+        let most = Limits::default().hello_bytes();
+        let end = opened_with(&gateway, prefix(0, u32::try_from(most).unwrap() + 1)).await;
+        assert_eq!(end.status, 3);
+        assert!(end.message.contains(&format!("{most} for a Hello")), "{}", end.message);
+    });
+}
+
+#[test]
+fn one_certificate_holds_one_half_hello_and_others_large_frames_go_on() {
+    story(async {
+        let limits = Limits {
+            receive_bytes_per_shard: 1 << 20,
+            // Who waits for the hog to be cut waits in vain.
+            hello_timeout: Duration::from_secs(300),
+            ..Limits::default()
+        };
+        let most = u32::try_from(limits.hello_bytes()).unwrap();
+        let gateway = Gateway::start(limits);
+        let mut hogs = Vec::new();
+        for _ in 0..8 {
+            let mut node = gateway.node("hog").await;
+            let mut session = node.call(path::SESSION).await;
+            let mut half = BytesMut::from(&prefix(0, most)[..]);
+            half.resize(100 << 10, 0);
+            session.raw(half);
+            hogs.push((node, session));
+        }
+        until("seven of eight wait", || gateway.counters[0].receive_budget_waits.get() == 7).await;
+        // A large Hello of another, and then a large frame of it.
+        let mut node = gateway.node("n-1").await;
+        let mut session = node.call(path::SESSION).await;
+        let known = v1::KnownCommand { command_id: vec![7; 16].into(), attempt: 1, state: 4 };
+        let known_commands = (0..4096u32)
+            .map(|n| {
+                let id = [&n.to_be_bytes()[..], &[7; 12]].concat();
+                v1::KnownCommand { command_id: id.into(), ..known.clone() }
+            })
+            .collect();
+        session.frame(node_frame::Frame::Hello(v1::Hello { known_commands, ..hello() }));
+        assert!(matches!(session.next().await, Some(Frame::Welcome(_))), "its Hello waits behind the hog's");
+        session.frame(update(1, 4, 500 << 10));
+        assert!(matches!(session.next().await, Some(Frame::Ack(_))), "its frame waits behind the hog's");
+        // Each that goes gives its turn to the next, and the last leaves nothing.
+        drop(hogs);
+        until("the hog has gone", || gateway.admission.streams() == 1).await;
+        session.frame(update(2, 5, 500 << 10));
+        assert!(matches!(session.next().await, Some(Frame::Ack(_))));
     });
 }
 

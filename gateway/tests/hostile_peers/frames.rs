@@ -111,10 +111,14 @@ async fn too_large(peer: &Target) {
     for (length, shown) in [(FRAME_BYTES as u32 + 1, "1048577"), (u32::MAX, "4294967295")] {
         let sentence =
             format!("a frame of {shown} bytes is over the limit of 1048576 (sessions.frame_bytes)");
-        // The prefix is enough: nothing of the frame is taken.
+        // The prefix is enough: nothing of the frame is taken. What comes first is a Hello, or too much.
+        let first = format!(
+            "a frame of {shown} bytes is over the limit of 296960 for a Hello, which comes first (it follows \
+             from sessions.known_commands and its like)"
+        );
         let mut call = opened(peer).await;
         call.send_bytes(prefix(0, length).to_vec());
-        ends(&mut call, INVALID_ARGUMENT, &sentence).await;
+        ends(&mut call, INVALID_ARGUMENT, &first).await;
         let (mut call, _) = welcomed(peer, hello()).await;
         call.send_bytes([&prefix(0, length)[..], &[0; 4096]].concat());
         ends(&mut call, INVALID_ARGUMENT, &sentence).await;
