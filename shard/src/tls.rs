@@ -104,8 +104,21 @@ impl TlsMaterial {
 fn certificates(pem: &[u8], file: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| TlsError::NotPem { file, why: error.to_string() })?;
+        .map_err(|error| TlsError::NotPem { file, why: what_is_wrong(&error).to_owned() })?;
     if found.is_empty() { Err(TlsError::NoCertificate { file }) } else { Ok(found) }
+}
+
+/// Of a text that is no PEM; without its bytes, which may be many.
+fn what_is_wrong(error: &rustls_pki_types::pem::Error) -> &'static str {
+    use rustls_pki_types::pem::Error;
+
+    match error {
+        Error::MissingSectionEnd { .. } => "a section has no END line",
+        Error::IllegalSectionStart { .. } => "a BEGIN line does not end as it must",
+        Error::Base64Decode(_) => "a section is not base64",
+        Error::NoItemsFound => "it holds no section",
+        _ => "a section is malformed",
+    }
 }
 
 fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
