@@ -2,10 +2,17 @@
 //!
 //! 1. Every problem names its key where there is one, and its line where the key stands in the file.
 //! 2. Unknown keys are reported together, and so are broken relations; a wrong value is reported alone.
+//! 3. What is repeated of the file is harmless to a terminal, on one line, and cut where it is long.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+
+use crate::operate::terminal::harmless;
+
+/// Signs of a key, and of a sentence, that are shown.
+const MAX_KEY_SIGNS: usize = 200;
+const MAX_SENTENCE_SIGNS: usize = 800;
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +39,18 @@ impl fmt::Display for Problem {
             write!(f, "line {line}: ")?;
         }
         if !self.key.is_empty() {
-            write!(f, "{}: ", self.key)?;
+            write!(f, "{}: ", shown(&self.key, MAX_KEY_SIGNS))?;
         }
-        f.write_str(&self.sentence)
+        f.write_str(&shown(&self.sentence, MAX_SENTENCE_SIGNS))
+    }
+}
+
+/// Text that may hold the file's own words.
+fn shown(text: &str, most: usize) -> String {
+    let text = harmless(&text.replace('\n', ", "));
+    match text.char_indices().nth(most) {
+        None => text,
+        Some((end, _)) => format!("{}…", &text[..end]),
     }
 }
 

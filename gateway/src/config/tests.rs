@@ -307,3 +307,12 @@ fn what_is_wrong_with_identities_is_said_with_what_to_write() {
     let (config, lines) = Config::parse(&text).expect("valid");
     assert_eq!(config.check(&lines), []);
 }
+
+#[test]
+fn what_a_problem_repeats_of_the_file_is_harmless_and_cut() {
+    let text = format!("[gateway]\nid = 'g'\n\"a\u{1b}[2J\u{202e}{}\" = 1\n", "x".repeat(5000));
+    let problems = Config::parse(&text.replace('\u{1b}', "\\u001b")).expect_err("there is no such key");
+    let shown = problems[0].to_string();
+    assert!(shown.contains("\\u{1b}[2J\\u{202e}x") && shown.len() < 2000, "{shown}");
+    assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
+}

@@ -19,7 +19,7 @@ mod listings;
 mod node_logs;
 mod place;
 mod table;
-mod terminal;
+pub(crate) mod terminal;
 mod verify;
 
 use std::process::ExitCode;

@@ -34,7 +34,7 @@ pub(super) fn remark(sentence: &str) {
 }
 
 /// `text` on one line, with what a terminal would obey written as escapes.
-pub(super) fn harmless(text: &str) -> String {
+pub(crate) fn harmless(text: &str) -> String {
     text.chars().flat_map(|sign| harmless_sign(sign, false)).collect()
 }
 
