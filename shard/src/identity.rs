@@ -102,7 +102,7 @@ impl IdentityRules {
     }
 
     /// The site in the SPIFFE URI of a node.
-    fn match_uri<'a>(&self, uri: &'a str) -> Result<&'a str, CloseReason> {
+    pub(crate) fn match_uri<'a>(&self, uri: &'a str) -> Result<&'a str, CloseReason> {
         let rest = uri.strip_prefix("spiffe://").ok_or_else(|| bad("names no SPIFFE identity"))?;
         let (domain, path) = rest.split_once('/').ok_or_else(|| bad("names no node, only a trust domain"))?;
         if !is_trust_domain(domain) {

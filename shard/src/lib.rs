@@ -22,6 +22,8 @@ mod bell;
 mod breather;
 mod connection;
 mod counters;
+#[cfg(feature = "fuzz")]
+pub mod doors;
 mod executor;
 mod flood;
 mod handshake;

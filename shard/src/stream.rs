@@ -196,6 +196,12 @@ fn not_offered(call: &str) -> CloseReason {
     CloseReason::Unimplemented(format!("{call} is not offered by this gateway yet"))
 }
 
+/// Whether a request passes what is asked of each before its path is looked at.
+#[cfg(feature = "fuzz")]
+pub(crate) fn is_call(request: &Request<RecvStream>) -> bool {
+    check_grpc(request).is_ok() && check_encoding(request).is_ok()
+}
+
 fn check_grpc(request: &Request<RecvStream>) -> Result<(), StatusCode> {
     if request.method() != Method::POST {
         return Err(StatusCode::METHOD_NOT_ALLOWED);
