@@ -4,6 +4,7 @@
 //! 2. An unknown key of the file is an error that names it.
 
 mod chaos;
+mod hostile;
 mod load;
 mod multi;
 mod storm;
@@ -19,6 +20,7 @@ use serde::Deserialize;
 use crate::gate::GateBounds;
 
 pub(crate) use self::chaos::{ChaosArguments, ChaosPlan, Fault};
+pub(crate) use self::hostile::{Attack, Calls, HostileArguments, HostilePeerArguments, HostilePlan};
 pub(crate) use self::load::LoadPlan;
 pub(crate) use self::multi::{MultiArguments, MultiBy};
 pub(crate) use self::storm::{StormArguments, StormBy, StormPlan};
@@ -38,6 +40,7 @@ const EXAMPLES: &str = "Examples:
   bench-gateway-streams multi --sessions 1000 --by restart
   bench-gateway-streams multi --sessions 1000 --by drain --drain 10s
   bench-gateway-streams chaos --faults kill,zombie --seed 7
+  bench-gateway-streams hostile --attacks rapid-reset,ping --stretch 2s
   bench-gateway-streams demo --keep
 
 Exit code 0: the run was sound and its gate held; 1: a gate missed; 2: the run failed.";
@@ -52,11 +55,16 @@ pub(crate) enum Scenario {
     Multi(Box<MultiArguments>),
     /// One fault after the other on real processes under load, each followed by `gateway verify`.
     Chaos(Box<ChaosArguments>),
+    /// Peers that break every rule, beside healthy sessions on the same shard: what they cost those.
+    Hostile(Box<HostileArguments>),
     /// A short live view of the main job; with --keep it stays up for a node of your own.
     Demo(DemoArguments),
     /// The server of a yardstick: it does mTLS handshakes and nothing else. Started by `storm`.
     #[command(hide = true)]
     BareServer(BareServerArguments),
+    /// Hostile peers, until standard input is closed. Started by `hostile`.
+    #[command(hide = true)]
+    HostilePeer(Box<HostilePeerArguments>),
 }
 
 #[derive(Debug, Args)]
@@ -212,6 +220,8 @@ struct GateFile {
     rss_per_session: Option<ByteSize>,
     rss_growth_ratio: Option<f64>,
     cpu_percent: Option<f64>,
+    hostile_p99_ratio: Option<f64>,
+    hostile_memory: Option<ByteSize>,
 }
 
 fn duration_of(key: &str, text: Option<String>) -> anyhow::Result<Option<Duration>> {
@@ -292,6 +302,8 @@ impl GateFile {
             rss_per_session_bytes: self.rss_per_session.map(|size| size.as_u64()),
             rss_growth_ratio: self.rss_growth_ratio,
             cpu_percent: self.cpu_percent,
+            hostile_p99_ratio: self.hostile_p99_ratio,
+            hostile_memory_bytes: self.hostile_memory.map(|size| size.as_u64()),
         }
     }
 }

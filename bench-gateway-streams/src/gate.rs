@@ -3,7 +3,7 @@
 //! 1. A gate without its figure is missed, not passed.
 //! 2. Lost or doubled commands, and an injected stall that does not show, miss every gate.
 
-use crate::report::{Report, StormShare};
+use crate::report::{HostileShare, Report, StormShare};
 
 /// Bounds of one run; `None`: not asked for.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +24,10 @@ pub(crate) struct GateBounds {
     pub(crate) rss_growth_ratio: Option<f64>,
     /// CPU time of the gateway over the run, 100 for one core.
     pub(crate) cpu_percent: Option<f64>,
+    /// Heartbeats' p99 with hostile peers to that without, of the worst attack.
+    pub(crate) hostile_p99_ratio: Option<f64>,
+    /// What the gateway may hold more for an attack.
+    pub(crate) hostile_memory_bytes: Option<u64>,
 }
 
 impl GateBounds {
@@ -41,6 +45,8 @@ impl GateBounds {
             rss_per_session_bytes: None,
             rss_growth_ratio: None,
             cpu_percent: None,
+            hostile_p99_ratio: None,
+            hostile_memory_bytes: None,
         }
     }
 
@@ -84,6 +90,17 @@ impl GateBounds {
             let cut = multi.exit_ms.map(|_| multi.cut as f64);
             hold("sessions cut by a drain", cut, cut.map(|_| 0.0));
         }
+        let hostile = report.hostile.as_ref();
+        hold(
+            "heartbeat p99 beside hostile peers to that without",
+            hostile.and_then(HostileShare::worst_p99_ratio),
+            self.hostile_p99_ratio,
+        );
+        hold(
+            "bytes that hostile peers made the gateway hold",
+            hostile.map(|hostile| hostile.most_memory() as f64),
+            self.hostile_memory_bytes.map(|bytes| bytes as f64),
+        );
         let gateway = &report.gateway;
         hold(
             "gateway RSS bytes",

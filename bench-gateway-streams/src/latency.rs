@@ -36,6 +36,11 @@ impl Latencies {
         self.histogram.saturating_record((nanoseconds / 1000).max(1));
     }
 
+    /// Takes all of `other` too.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("both have the same bounds");
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.histogram.len()
     }

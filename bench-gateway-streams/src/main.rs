@@ -65,6 +65,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Scenario::Chaos(arguments) => {
             interrupt::unless_interrupted(Box::pin(scenario::chaos::run(arguments))).await
         }
+        Scenario::Hostile(arguments) => {
+            interrupt::unless_interrupted(Box::pin(scenario::hostile::run(arguments))).await
+        }
+        Scenario::HostilePeer(arguments) => Box::pin(scenario::hostile::serve(*arguments)).await,
         Scenario::BareServer(arguments) => bare::serve(arguments).await,
         Scenario::Demo(arguments) => Box::pin(scenario::demo::run(arguments)).await,
     }

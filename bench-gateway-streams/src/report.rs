@@ -5,6 +5,7 @@
 
 mod chaos;
 mod faults;
+mod hostile;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,6 +22,7 @@ use crate::statistics::{DatabaseShare, settings_line};
 
 pub(crate) use self::chaos::{ChaosRow, ChaosShare};
 pub(crate) use self::faults::{MultiShare, StormShare};
+pub(crate) use self::hostile::{AdmissionShare, HostileRow, HostileShare};
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Commands {
@@ -101,6 +103,8 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) chaos: Option<ChaosShare>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hostile: Option<HostileShare>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) load: Option<LoadShare>,
     pub(crate) verify: Verify,
     pub(crate) gate: Gate,
@@ -169,6 +173,7 @@ impl Report {
         lines.extend(self.storm.iter().flat_map(StormShare::lines));
         lines.extend(self.multi.iter().flat_map(MultiShare::lines));
         lines.extend(self.chaos.iter().flat_map(ChaosShare::lines));
+        lines.extend(self.hostile.iter().flat_map(HostileShare::lines));
         lines.push(String::new());
         lines.extend(self.counts());
         lines

@@ -7,6 +7,7 @@
 
 mod enrolling;
 mod members;
+mod settings;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ use tempfile::TempDir;
 use crate::arguments::GatewayArguments;
 use crate::progress::say;
 use crate::scenario::chaos::SmallDisk;
+
+use self::settings::{gateway_toml, merged};
 
 pub(crate) use self::members::{Member, fixed_address};
 
@@ -58,6 +61,8 @@ pub(crate) struct WorldPlan {
     pub(crate) authority: bool,
     /// Over how long a gateway that is told to stop spreads its nodes; `None`: the gateway's own.
     pub(crate) drain: Option<Duration>,
+    /// What the scenario sets beside that.
+    pub(crate) more_toml: &'static str,
 }
 
 impl WorldPlan {
@@ -76,6 +81,7 @@ impl WorldPlan {
             lease_ttl: None,
             authority: false,
             drain: None,
+            more_toml: "",
         }
     }
 }
@@ -462,41 +468,4 @@ fn names_of(prefix: &str, sessions: usize) -> Vec<String> {
 async fn make_nodes_known(connection: &mut PgConnection, pki: &Pki, names: &[String]) -> anyhow::Result<()> {
     let ids: Vec<String> = names.iter().map(|name| pki.node_id(name)).collect();
     register_nodes(connection, &ids).await.context("registering the nodes")
-}
-
-fn gateway_toml(plan: &WorldPlan) -> anyhow::Result<String> {
-    let (room, heartbeat) = (plan.sessions + 1000, humantime::format_duration(plan.heartbeat));
-    let opens = plan.opens_per_second.unwrap_or(100_000);
-    let mut text = format!(
-        "[admission]\nopens_per_second = {opens}\nopens_burst = {opens}\nmax_streams = {room}\n\
-         max_pending_hellos = {room}\n[identity]\nunknown_serial = \"accept\"\n[sessions]\nheartbeat_interval = \"{heartbeat}\"\n"
-    );
-    if let Some(ttl) = plan.lease_ttl {
-        let (ttl, renew) = (ttl.as_millis(), ttl.as_millis() / 5);
-        text.push_str(&format!("[lease]\nttl = \"{ttl}ms\"\nrenew_every = \"{renew}ms\"\n"));
-    }
-    if let Some(drain) = plan.drain {
-        text.push_str(&format!("[gateway]\ndrain = \"{}\"\n", humantime::format_duration(drain)));
-    }
-    match &plan.gateway.gateway_toml {
-        None => Ok(text),
-        Some(path) => {
-            let more =
-                std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-            merged(&text, &more).with_context(|| path.display().to_string())
-        }
-    }
-}
-
-// Section by section, key by key; what `more` says wins.
-fn merged(base: &str, more: &str) -> anyhow::Result<String> {
-    let mut base: toml::Table = base.parse()?;
-    let more: toml::Table = more.parse()?;
-    for (section, keys) in more {
-        match (base.get_mut(&section), keys) {
-            (Some(toml::Value::Table(base)), toml::Value::Table(keys)) => base.extend(keys),
-            (_, keys) => drop(base.insert(section, keys)),
-        }
-    }
-    Ok(base.to_string())
 }

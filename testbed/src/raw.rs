@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gateway_proto::framing::encode;
-use gateway_proto::v1::{GatewayFrame, NodeFrame, node_frame::Frame};
+use gateway_proto::v1::{GatewayFrame, Hello, Lane, NodeFrame, node_frame::Frame};
 use http::{HeaderMap, Request};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -67,6 +67,24 @@ pub fn call_headers(path: &str) -> Vec<u8> {
     ])
 }
 
+/// The path of a session.
+pub const fn session_path() -> &'static str {
+    gateway_proto::path::SESSION
+}
+
+/// A Hello with its prefix, of a node that has one lane and takes no command.
+pub fn small_hello() -> Bytes {
+    let lanes = vec![Lane { name: "default".to_owned(), capacity: 0 }];
+    let hello = Hello {
+        protocol: 1,
+        boot_id: "boot".to_owned(),
+        machine: "machine".to_owned(),
+        lanes,
+        ..Hello::default()
+    };
+    encode(&NodeFrame { frame: Some(Frame::Hello(hello)) })
+}
+
 /// A TLS connection for any bytes.
 #[derive(Debug)]
 pub struct RawConnection {
@@ -90,6 +108,26 @@ impl RawConnection {
         let mut bytes = PREFACE.to_vec();
         bytes.extend(http2_frame(frame_type::SETTINGS, 0, 0, &[]));
         self.write(&bytes).await
+    }
+
+    /// The socket below.
+    pub fn tcp(&self) -> &TcpStream {
+        self.stream.get_ref().0
+    }
+
+    /// What comes next, at least a byte, or how the connection ended; an error too where nothing comes in
+    /// that time.
+    pub async fn read_some(&mut self, within: Duration) -> Result<Vec<u8>, End> {
+        let mut buffer = vec![0u8; 16 << 10];
+        match tokio::time::timeout(within, self.stream.read(&mut buffer)).await {
+            Ok(Ok(length)) if length > 0 => {
+                buffer.truncate(length);
+                Ok(buffer)
+            }
+            Ok(Ok(_)) => Err(End::of(EndKind::Transport, "the gateway closed the connection")),
+            Ok(Err(error)) => Err(End::from_io("reading", &error)),
+            Err(_) => Err(End::of(EndKind::GatewaySilent, "nothing came")),
+        }
     }
 
     /// Reads until the peer ends the connection; gives what came and how it ended. `None`: it
@@ -145,6 +183,11 @@ impl RawCall {
     /// Opens a connection and a call on it.
     pub async fn open(target: &Target, path: &str, headers: HeaderMap) -> Result<Self, End> {
         Ok(Self { call: target.call(path, headers).await? })
+    }
+
+    /// Opens a connection and a session on it, which says nothing yet.
+    pub async fn session(target: &Target) -> Result<Self, End> {
+        Self::open(target, session_path(), HeaderMap::new()).await
     }
 
     /// Queues bytes as they are; they go out while the call is awaited.

@@ -5,6 +5,7 @@
 //! 2. A CSR that its own key has not signed is refused.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -99,6 +100,23 @@ impl ClientTls {
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
     }
+}
+
+/// What a client uses whose certificate, key and roots of the gateway lie in PEM files; otherwise as
+/// `Pki::client_config` gives. For a process that is not the PKI's own.
+pub fn client_config_of(server_ca: &Path, certificate: &Path, key: &Path) -> Result<ClientConfig, PkiError> {
+    let unreadable = |path: &Path, error: rustls_pki_types::pem::Error| PkiError::Unreadable {
+        path: path.to_owned(),
+        why: error.to_string(),
+    };
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(server_ca).map_err(|error| unreadable(server_ca, error))?)?;
+    let chain = CertificateDer::from_pem_file(certificate).map_err(|error| unreadable(certificate, error))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, error))?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+        .build()
+        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    ClientTls(verifier).config(Some((vec![chain], private)))
 }
 
 impl Pki {

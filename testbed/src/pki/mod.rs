@@ -28,7 +28,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-pub use self::issuing::{ClientTls, IssuedCertificate, NodeIssuer};
+pub use self::issuing::{ClientTls, IssuedCertificate, NodeIssuer, client_config_of};
 pub use self::wrong::WrongCertificate;
 
 /// The trust domain of every testbed PKI.
