@@ -23,7 +23,7 @@ fn every_parser_stands_a_short_hunt() {
         assert!(inputs.len() > 1, "{} has no corpus", target.name);
         let mutator = Mutator::new(&inputs, target.words, target.shape, target.longest, 1);
         let hunt = hunt::run(&target, &mutator, 0, WITHIN, None).unwrap();
-        println!("{}: {} inputs, {} % of the memory allowed", target.name, hunt.inputs, hunt.memory_percent);
+        eprintln!("{}: {} inputs, {} % of the memory allowed", target.name, hunt.inputs, hunt.memory_percent);
         if let Some(finding) = hunt.finding {
             let path = hunt::keep(&finding, &std::env::temp_dir().join("fuzz-findings")).unwrap();
             broken.push(format!("{}: {} ({})", target.name, finding.what, path.display()));

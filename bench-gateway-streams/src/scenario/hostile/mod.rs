@@ -69,7 +69,7 @@ pub(crate) async fn run(arguments: Box<HostileArguments>) -> anyhow::Result<bool
     }
     let share = HostileShare { stretch_s: plan.stretch.as_secs_f64(), rounds: plan.rounds, rows, admission };
     let report = Report { scenario: "hostile", hostile: Some(share), ..Report::default() };
-    work.conclude(load, &plan.gate, world, report).await
+    Box::pin(work.conclude(load, &plan.gate, world, report)).await
 }
 
 async fn measure(
