@@ -370,13 +370,15 @@ mod tests {
             let path = path.to_str().expect("text");
             let text = fs::read_to_string(path).expect("a plan");
             let table: toml::Table = text.parse().expect("TOML");
-            let scenario = ["storm", "multi", "chaos"].into_iter().find(|name| table.contains_key(*name));
+            let scenario =
+                ["storm", "multi", "chaos", "hostile"].into_iter().find(|name| table.contains_key(*name));
             let flags = ["bench-gateway-streams", scenario.unwrap_or("steady"), "--config", path];
             let planned = match Arguments::try_parse_from(flags).expect("flags").scenario {
                 Scenario::Steady(arguments) => arguments.plan().map(drop),
                 Scenario::Storm(arguments) => arguments.plan().map(drop),
                 Scenario::Multi(arguments) => arguments.plan().map(drop),
                 Scenario::Chaos(arguments) => arguments.plan().map(drop),
+                Scenario::Hostile(arguments) => arguments.plan().map(drop),
                 _ => unreachable!("one of these was named"),
             };
             planned.unwrap_or_else(|error| panic!("{path}: {error:#}"));

@@ -1,5 +1,7 @@
-//! The scenario of hostile peers, in its short form: it works, every peer came to its end, and what they made
-//! the gateway hold is bounded. How fast anything is, is not asked here.
+//! The scenario of hostile peers, in its short form.
+//!
+//! It works, every peer came to its end, and what they made the gateway hold is bounded. How fast anything is,
+//! is not asked here.
 
 #![allow(clippy::unwrap_used)]
 

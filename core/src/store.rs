@@ -391,8 +391,7 @@ pub struct LaneWant {
 pub struct Claim {
     pub node: NodeId,
     pub command: Command,
-    /// Whether it was found by the lane's cursor, which then moves to its seq (and not among the
-    /// deferred: delayed or refused before).
+    /// Whether the lane's cursor found it, and moves to its seq; the deferred are found otherwise.
     pub moves_cursor: bool,
     /// How long ago it was enqueued, or came due.
     pub waited: Duration,
@@ -403,8 +402,7 @@ pub struct LaneRead {
     pub node: NodeId,
     pub epoch: SessionEpoch,
     pub lane: LaneName,
-    /// What this gateway has sent and not heard the end of. Where such a row looks pending, a crash of the
-    /// database lost the mark of its dispatch; it gets it back, before anything is read.
+    /// What this gateway has sent and not heard the end of: a mark that a crash lost is set again first.
     pub sent: Vec<(CommandId, Attempt)>,
 }
 

@@ -68,7 +68,7 @@ async fn read_all(db: &mut Db, proof: &LeaseProof, wants: &[LaneWant]) -> Readin
         format!(
             "EXECUTE granting('g1', {}, ARRAY['n1'], ARRAY['b'], ARRAY['m'], ARRAY['v'], ARRAY['r'], ARRAY['01'], \
              ARRAY[''], ARRAY['{{default}}'], ARRAY['{{9}}'], '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', \
-             '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
+             '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 'no')",
             proof.epoch
         ),
     ];
@@ -261,7 +261,7 @@ async fn read_flush(db: &mut Db, proof: &LeaseProof, acked: u64) -> [(&'static s
     let granting = format!(
         "EXECUTE granting('g1', {}, ARRAY['n1'], ARRAY['b'], ARRAY['m'], ARRAY['v'], ARRAY['r'], ARRAY['01'], \
          ARRAY['j'], ARRAY['{{default}}'], ARRAY['{{9}}'], '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', \
-         '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
+         '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 'no')",
         proof.epoch
     );
     let statements = [

@@ -97,7 +97,7 @@ async fn pile_up(stage: &Stage) -> Vec<Uuid> {
 }
 
 async fn comes_back(stage: &Stage, ids: &[Uuid]) {
-    let identity = stage.world.pki.node("deaf").unwrap();
+    let identity = stage.world.register("deaf").await;
     let target = stage.world.target("g", &identity);
     // With less credit than is in flight already: what is new comes as what is old is done.
     let modest = Hello { lanes: vec![Lane { name: "default".to_owned(), capacity: 8 }], ..hello() };

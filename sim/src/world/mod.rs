@@ -1,15 +1,11 @@
 //! The world: time, wires, faults, and what must hold after every step.
 //!
-//! Owns the order of events. Everything comes from one seed: the same seed is the same history.
-//! Wires keep order and take time; a job commits at one instant and is heard of at a later one, so
-//! outcomes of different queues overtake each other and overtake messages.
-//!
-//! A history has two parts. First clients and faults act (`clients`, `faults`). Then all is calm: what was
-//! begun must come to its end, and probes ask for what only a gateway that lost nothing can do (`probes`).
+//! Owns the order of events, all from one seed. Wires keep order and take time; a job commits at one instant
+//! and is heard of later, so outcomes overtake each other and messages. First clients and faults act; then all
+//! is calm: what was begun must end, and `probes` ask for what only a gateway that lost nothing can do.
 //!
 //! 1. A node acts on its newest stream only; frames of an older one are lost to it.
-//! 2. Each commit is held against the account of `oracle`, each machine against what it was given
-//!    (`watch`), each node against the store (`checks`).
+//! 2. `oracle` judges each commit, `watch` each machine by what it was given, `checks` each node by the store.
 //! 3. The digest is of everything that any machine or the store was given, in order, with its content.
 
 mod checks;

@@ -13,6 +13,13 @@ use bytes::Bytes;
 use gateway_proto::v1::{Command, CommandState, CommandUpdate, KnownCommand, Lane, Refusal, RefusalReason};
 use uuid::Uuid;
 
+/// An execution that goes on.
+pub(super) struct Running {
+    pub(super) id: Uuid,
+    pub(super) attempt: u32,
+    pub(super) result: Bytes,
+}
+
 /// What a node must do with a command that it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {

@@ -31,7 +31,7 @@ use super::end::{End, EndKind};
 use super::events::EventJournal;
 use super::inventory::Inventory;
 use super::journal::LogEvent;
-use super::memory::{Memory, Verdict, state_name};
+use super::memory::{Memory, Running, Verdict, state_name};
 use super::observer::{NodeEvent, ReceivedCommand};
 use super::redial::{Redial, Redialer};
 use super::session::{Dial, Due, Session};
@@ -59,13 +59,6 @@ enum Turn {
     /// For the one that was replaced.
     Parted(Arrival),
     Time,
-}
-
-/// An execution that goes on.
-struct Running {
-    id: Uuid,
-    attempt: u32,
-    result: Bytes,
 }
 
 pub(super) struct NodeTask {
