@@ -9,8 +9,9 @@ mod support;
 
 use support::*;
 
-const QUERIES: [(&str, &str); 35] = [
+const QUERIES: [(&str, &str); 36] = [
     ("cancels", include_str!("../queries/cancels.sql")),
+    ("certificate_look", include_str!("../queries/certificate_look.sql")),
     ("dispatch", DISPATCH),
     ("events_append", include_str!("../queries/events_append.sql")),
     ("events_cursors", include_str!("../queries/events_cursors.sql")),
