@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gateway_core::close::CloseReason;
 use gateway_core::relay::Refusal;
-use gateway_proto::header;
+use gateway_proto::{header, status_message};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 /// Longest sentence sent, in bytes before it is encoded.
@@ -65,7 +65,7 @@ impl CallStatus {
     fn write_into(&self, map: &mut HeaderMap) {
         map.insert(header::GRPC_STATUS, HeaderValue::from(u16::from(self.code)));
         if !self.message.is_empty()
-            && let Ok(message) = HeaderValue::from_str(&percent_encode(cut(&self.message)))
+            && let Ok(message) = HeaderValue::from_str(&status_message::encoded(cut(&self.message)))
         {
             map.insert(header::GRPC_MESSAGE, message);
         }
@@ -94,21 +94,6 @@ pub(crate) fn plain(status: StatusCode) -> Response<()> {
 
 fn cut(message: &str) -> &str {
     &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)]
-}
-
-fn percent_encode(message: &str) -> String {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let mut encoded = String::with_capacity(message.len());
-    for byte in message.bytes() {
-        if matches!(byte, b' '..=b'~') && byte != b'%' {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push('%');
-            encoded.push(char::from(HEX[usize::from(byte >> 4)]));
-            encoded.push(char::from(HEX[usize::from(byte & 15)]));
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use gateway_core::relay::{
 };
 use gateway_proto::framing::{self, Deframer};
 use gateway_proto::upstream::v1 as upstream;
-use gateway_proto::{header, path, v1};
+use gateway_proto::{header, path, status_message, v1};
 use h2::Reason;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
@@ -313,25 +313,10 @@ fn no_answer((code, sentence, retry_after): (u32, String, Option<Duration>)) -> 
 fn status_of(map: &HeaderMap) -> Option<(u32, String, Option<Duration>)> {
     let text = |name: &str| map.get(name).and_then(|value| value.to_str().ok());
     let code = text(header::GRPC_STATUS)?.parse().unwrap_or(2);
-    let sentence = percent_decoded(text(header::GRPC_MESSAGE).unwrap_or_default());
+    let sentence = status_message::decoded(text(header::GRPC_MESSAGE).unwrap_or_default());
     let retry_after =
         text(header::RETRY_PUSHBACK_MS).and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
     Some((code, sentence, retry_after))
-}
-
-fn percent_decoded(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let hex = (byte == b'%')
-            .then(|| text.get(at + 1..at + 3))
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        at += if hex.is_some() { 3 } else { 1 };
-        decoded.push(hex.unwrap_or(byte));
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 fn caller_message(caller: Caller) -> upstream::Caller {

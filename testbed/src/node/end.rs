@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use gateway_proto::header;
+use gateway_proto::{header, status_message};
 use http::HeaderMap;
 
 use super::alert::alert_of;
@@ -49,7 +49,7 @@ impl End {
         let pushback = text(header::RETRY_PUSHBACK_MS).and_then(|ms| ms.parse().ok());
         Some(Self {
             kind: EndKind::Status(code),
-            message: percent_decoded(text(header::GRPC_MESSAGE).unwrap_or_default()),
+            message: status_message::decoded(text(header::GRPC_MESSAGE).unwrap_or_default()),
             pushback: pushback.map(Duration::from_millis),
             was_welcomed: false,
         })
@@ -77,21 +77,6 @@ impl End {
     pub fn is_drop(&self) -> bool {
         self.was_welcomed && self.kind != EndKind::Asked
     }
-}
-
-fn percent_decoded(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let hex = (byte == b'%')
-            .then(|| bytes.get(at + 1..at + 3))
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-        at += if hex.is_some() { 3 } else { 1 };
-        decoded.push(hex.unwrap_or(byte));
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 #[cfg(test)]
