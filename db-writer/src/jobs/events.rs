@@ -222,44 +222,32 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// A statement that inserts events, by its file: each is checked when this is built.
+macro_rules! insert {
+    ($file:literal, $columns:expr) => {{
+        let columns = $columns;
+        sqlx::query_file!(
+            $file,
+            &columns.nodes as &[&str],
+            &columns.journals as &[&str],
+            &columns.seqs,
+            &columns.kinds as &[&str],
+            &columns.bodies as &[&[u8]],
+            &columns.boots as &[&str],
+            &columns.signed_bodies as &[Option<&[u8]>],
+            &columns.signed_kids as &[Option<&str>],
+            &columns.signatures as &[Option<&[u8]>],
+            &columns.rejected as &[Option<&str>]
+        )
+    }};
+}
+
 /// Stores what nobody else has stored, in a statement that commits by itself.
 async fn append_events(link: &mut Link, fresh: &[(&EventsRequest, &Event)]) -> Result<(), sqlx::Error> {
-    let columns = Columns::of(fresh);
-    sqlx::query_file!(
-        "queries/events_append.sql",
-        &columns.nodes as &[&str],
-        &columns.journals as &[&str],
-        &columns.seqs,
-        &columns.kinds as &[&str],
-        &columns.bodies as &[&[u8]],
-        &columns.boots as &[&str],
-        &columns.signed_bodies as &[Option<&[u8]>],
-        &columns.signed_kids as &[Option<&str>],
-        &columns.signatures as &[Option<&[u8]>],
-        &columns.rejected as &[Option<&str>]
-    )
-    .execute(link.autocommit())
-    .await
-    .map(drop)
+    insert!("queries/events_append.sql", Columns::of(fresh)).execute(link.autocommit()).await.map(drop)
 }
 
 /// Stores what is new, though another may store the same.
-async fn write(link: &mut Link, fresh: &[(&EventsRequest, &Event)]) -> Result<(), JobError> {
-    let columns = Columns::of(fresh);
-    sqlx::query_file!(
-        "queries/events_write.sql",
-        &columns.nodes as &[&str],
-        &columns.journals as &[&str],
-        &columns.seqs,
-        &columns.kinds as &[&str],
-        &columns.bodies as &[&[u8]],
-        &columns.boots as &[&str],
-        &columns.signed_bodies as &[Option<&[u8]>],
-        &columns.signed_kids as &[Option<&str>],
-        &columns.signatures as &[Option<&[u8]>],
-        &columns.rejected as &[Option<&str>]
-    )
-    .execute(link.within())
-    .await?;
-    Ok(())
+async fn write(link: &mut Link, fresh: &[(&EventsRequest, &Event)]) -> Result<(), sqlx::Error> {
+    insert!("queries/events_write.sql", Columns::of(fresh)).execute(link.within()).await.map(drop)
 }
