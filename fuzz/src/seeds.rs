@@ -18,7 +18,7 @@ use gateway_proto::v1::{
     SpecApplied, SpecGeneration, Status, TunnelRefused,
 };
 use gateway_testbed::pki::Pki;
-use gateway_testbed::raw::{PREFACE, call_headers, frame_type, http2_frame};
+use gateway_testbed::raw::{END_HEADERS, PREFACE, call_headers, call_on, frame_type, http2_frame};
 use prost::Message;
 
 /// Writes all seeds below `folder`; files of other names stay.
@@ -183,9 +183,8 @@ fn frames() -> Vec<(&'static str, Frame)> {
 
 /// The client's side of connections.
 fn connections() -> Vec<(&'static str, Vec<u8>)> {
-    const END_HEADERS: u8 = 4;
     let start = [PREFACE, &http2_frame(frame_type::SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])].concat();
-    let call = http2_frame(frame_type::HEADERS, END_HEADERS, 1, &call_headers(path::SESSION));
+    let call = call_on(1);
     let ping = http2_frame(frame_type::PING, 0, 0, b"12345678");
     let data = http2_frame(frame_type::DATA, 1, 1, &[0, 0, 0, 0, 0]);
     let reset = http2_frame(frame_type::RST_STREAM, 0, 1, &[0, 0, 0, 8]);

@@ -3,6 +3,8 @@
 //!
 //! 1. It sends what it is told and judges nothing; it reads ends with their status or alert.
 
+mod frames;
+
 use std::io;
 use std::time::Duration;
 
@@ -15,57 +17,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+pub use self::frames::*;
 use crate::node::{Arrival, Call, End, EndKind, Target};
-
-/// What an HTTP/2 client says first.
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// HTTP/2 frame types.
-pub mod frame_type {
-    pub const DATA: u8 = 0;
-    pub const HEADERS: u8 = 1;
-    pub const RST_STREAM: u8 = 3;
-    pub const SETTINGS: u8 = 4;
-    pub const PING: u8 = 6;
-    pub const GOAWAY: u8 = 7;
-    pub const WINDOW_UPDATE: u8 = 8;
-    pub const CONTINUATION: u8 = 9;
-}
-
-/// An HTTP/2 frame as bytes.
-pub fn http2_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
-    let mut frame = length[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
-
-/// A header block without compression; names and values under 127 bytes.
-pub fn header_block(headers: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in headers {
-        block.push(0);
-        for text in [name, value] {
-            block.push(u8::try_from(text.len().min(126)).unwrap_or(126));
-            block.extend(text.as_bytes().iter().take(126));
-        }
-    }
-    block
-}
-
-/// The header block of a gRPC call.
-pub fn call_headers(path: &str) -> Vec<u8> {
-    header_block(&[
-        (":method", "POST"),
-        (":scheme", "https"),
-        (":authority", "gateway"),
-        (":path", path),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-    ])
-}
 
 /// The path of a session.
 pub const fn session_path() -> &'static str {
@@ -105,9 +58,7 @@ impl RawConnection {
 
     /// Sends the preface and empty settings.
     pub async fn start_http2(&mut self) -> io::Result<()> {
-        let mut bytes = PREFACE.to_vec();
-        bytes.extend(http2_frame(frame_type::SETTINGS, 0, 0, &[]));
-        self.write(&bytes).await
+        self.write(&http2_start()).await
     }
 
     /// The socket below.

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use gateway_proto::path;
 use gateway_testbed::node::Target;
-use gateway_testbed::raw::{RawConnection, call_headers, frame_type, header_block, http2_frame};
+use gateway_testbed::raw::{
+    END_HEADERS, RawConnection, ReceivedFrame, call_headers, call_on, calls_reset, frame_type, goaway_code,
+    header_block, http2_frame, received_frames,
+};
 
 use crate::stage::{Stage, hello, welcomed};
 use crate::support::{SOON, measured, within};
 
-const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 const PRIORITY: u8 = 2;
 const UNKNOWN: u8 = 0xbb;
@@ -46,33 +48,6 @@ async fn http2_that_floods_or_lies_ends_its_connection_alone() {
     stage.close().await;
 }
 
-/// A frame as it was received.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Received {
-    kind: u8,
-    flags: u8,
-    stream: u32,
-    payload: Vec<u8>,
-}
-
-fn received(mut bytes: &[u8]) -> Vec<Received> {
-    let mut frames = Vec::new();
-    while let [a, b, c, kind, flags, s0, s1, s2, s3, rest @ ..] = bytes {
-        let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
-        let Some(payload) = rest.get(..length) else { break };
-        let stream = u32::from_be_bytes([*s0, *s1, *s2, *s3]) & 0x7fff_ffff;
-        frames.push(Received { kind: *kind, flags: *flags, stream, payload: payload.to_vec() });
-        bytes = &rest[length..];
-    }
-    frames
-}
-
-/// The error code of a GOAWAY, where one came.
-fn goaway(frames: &[Received]) -> Option<u32> {
-    let frame = frames.iter().rev().find(|frame| frame.kind == frame_type::GOAWAY)?;
-    Some(u32::from_be_bytes(frame.payload.get(4..8)?.try_into().unwrap()))
-}
-
 async fn connected(peer: &Target) -> RawConnection {
     within(SOON, "a connection", RawConnection::open(peer)).await.unwrap()
 }
@@ -84,15 +59,11 @@ async fn started(peer: &Target) -> RawConnection {
     connection
 }
 
-fn call_on(stream: u32) -> Vec<u8> {
-    http2_frame(frame_type::HEADERS, END_HEADERS, stream, &call_headers(path::SESSION))
-}
-
 /// Reads until the gateway ends the connection; what came.
-async fn cut(mut connection: RawConnection, what: &str) -> Vec<Received> {
+async fn cut(mut connection: RawConnection, what: &str) -> Vec<ReceivedFrame> {
     let (bytes, end) = connection.read_to_end(SOON).await;
     assert!(end.is_some(), "{what}: the connection still stands after {SOON:?}");
-    received(&bytes)
+    received_frames(&bytes)
 }
 
 async fn no_http2(peer: &Target) {
@@ -122,7 +93,7 @@ async fn no_http2(peer: &Target) {
         let mut connection = started(peer).await;
         connection.write(&bytes).await.unwrap();
         let frames = cut(connection, what).await;
-        assert_eq!(goaway(&frames), Some(code), "{what}: {frames:?}");
+        assert_eq!(goaway_code(&frames), Some(code), "{what}: {frames:?}");
     }
 }
 
@@ -135,7 +106,7 @@ async fn too_many_streams(peer: &Target) {
         (0..STREAMS).flat_map(|index| http2_frame(frame_type::DATA, 1, 2 * index + 1, b"")).collect();
     connection.write(&closing).await.unwrap();
     let (bytes, _) = connection.read_to_end(Duration::from_secs(1)).await;
-    let frames = received(&bytes);
+    let frames = received_frames(&bytes);
     let refused: Vec<(u32, u32)> = frames
         .iter()
         .filter(|frame| frame.kind == frame_type::RST_STREAM)
@@ -152,7 +123,7 @@ async fn too_many_streams(peer: &Target) {
         });
         assert!(ended, "stream {} was served to its end: {frames:?}", 2 * index + 1);
     }
-    assert_eq!(goaway(&frames), None, "the connection is not at fault");
+    assert_eq!(goaway_code(&frames), None, "the connection is not at fault");
 }
 
 async fn patient_pings(peer: &Target) {
@@ -161,8 +132,10 @@ async fn patient_pings(peer: &Target) {
     connection.write(&pings).await.unwrap();
     let (bytes, end) = connection.read_to_end(Duration::from_millis(500)).await;
     assert_eq!(end, None, "some PINGs are no flood");
-    let acks =
-        received(&bytes).iter().filter(|frame| frame.kind == frame_type::PING && frame.flags == ACK).count();
+    let acks = received_frames(&bytes)
+        .iter()
+        .filter(|frame| frame.kind == frame_type::PING && frame.flags == ACK)
+        .count();
     assert_eq!(acks, 200);
 }
 
@@ -186,7 +159,7 @@ fn control_floods() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
 }
 
 /// Sends `chunk` again and again until the connection ends; what came.
-async fn flood(peer: &Target, what: &str, opening: &[u8], chunk: &[u8]) -> Vec<Received> {
+async fn flood(peer: &Target, what: &str, opening: &[u8], chunk: &[u8]) -> Vec<ReceivedFrame> {
     let mut connection = started(peer).await;
     connection.write(opening).await.unwrap();
     let mut sent = 0;
@@ -206,7 +179,7 @@ async fn continuation_flood(peer: &Target) {
     let chunk =
         http2_frame(frame_type::CONTINUATION, 0, 1, &header_block(&[("x-more", "and more")])).repeat(50);
     let frames = flood(peer, "CONTINUATION without an end", &opening, &chunk).await;
-    if let Some(code) = goaway(&frames) {
+    if let Some(code) = goaway_code(&frames) {
         assert_eq!(code, ENHANCE_YOUR_CALM, "{frames:?}");
     }
 }
@@ -216,14 +189,7 @@ async fn rapid_reset(stage: &Stage, peer: &Target) {
     let mut sent = 0u32;
     let pouring = async {
         while sent < 100_000 {
-            let chunk: Vec<u8> = (sent..sent + 50)
-                .flat_map(|index| {
-                    let stream = 2 * index + 1;
-                    let reset = http2_frame(frame_type::RST_STREAM, 0, stream, &[0, 0, 0, 8]);
-                    [call_on(stream), reset].concat()
-                })
-                .collect();
-            if connection.write(&chunk).await.is_err() {
+            if connection.write(&calls_reset(sent..sent + 50)).await.is_err() {
                 break;
             }
             sent += 50;
@@ -233,7 +199,7 @@ async fn rapid_reset(stage: &Stage, peer: &Target) {
     assert!(sent < 100_000, "{sent} streams were opened and reset on one connection");
     measured("rapid resets", format!("{sent} streams until the cut"));
     let frames = cut(connection, "rapid resets").await;
-    if let Some(code) = goaway(&frames) {
+    if let Some(code) = goaway_code(&frames) {
         assert_eq!(code, ENHANCE_YOUR_CALM, "{frames:?}");
     }
     // The one who did it may come back as soon as it behaves.
@@ -246,7 +212,7 @@ async fn rapid_reset(stage: &Stage, peer: &Target) {
 async fn empty_data(peer: &Target) {
     let chunk = http2_frame(frame_type::DATA, 0, 1, b"").repeat(200);
     let frames = flood(peer, "empty DATA without an end", &call_on(1), &chunk).await;
-    if let Some(code) = goaway(&frames) {
+    if let Some(code) = goaway_code(&frames) {
         assert_eq!(code, ENHANCE_YOUR_CALM, "{frames:?}");
     }
 }

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gateway_proto::framing::encode;
-use gateway_proto::path;
 use gateway_proto::v1::gateway_frame::Frame as Answer;
 use gateway_proto::v1::{CommandState, CommandUpdate, NodeFrame, node_frame::Frame};
 use gateway_testbed::node::Target;
-use gateway_testbed::raw::{RawConnection, call_headers, frame_type, http2_frame};
+use gateway_testbed::raw::{RawConnection, call_on, frame_type, http2_frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -168,7 +167,7 @@ async fn dripping_headers(peer: &Target) {
     let mut connection = RawConnection::open(peer).await.unwrap();
     let since = Instant::now();
     connection.start_http2().await.unwrap();
-    let headers = http2_frame(frame_type::HEADERS, 4, 1, &call_headers(path::SESSION));
+    let headers = call_on(1);
     drip(&mut connection, headers.into_iter()).await;
     in_time("dripping headers", STREAMLESS, since);
 }

@@ -5,11 +5,10 @@
 
 use std::time::Duration;
 
-use gateway_proto::path;
 use gateway_proto::v1::gateway_frame::Frame as Answer;
 use gateway_proto::v1::{CommandState, CommandUpdate, Hello, Lane, NodeFrame, node_frame::Frame};
 use gateway_testbed::database::{NewCommand, enqueue, enqueue_many};
-use gateway_testbed::raw::{RawConnection, call_headers, frame_type, http2_frame};
+use gateway_testbed::raw::{RawConnection, ReceivedFrame, call_on, frame_type, http2_frame, received_frames};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -48,7 +47,7 @@ async fn no_window(stage: &Stage) {
     let mut connection = within(SOON, "a connection", RawConnection::open(&peer)).await.unwrap();
     connection.start_http2().await.unwrap();
     let mut bytes = http2_frame(frame_type::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-    bytes.extend(http2_frame(frame_type::HEADERS, 4, 1, &call_headers(path::SESSION)));
+    bytes.extend(call_on(1));
     let greeting = gateway_proto::framing::encode(&NodeFrame { frame: Some(Frame::Hello(hello())) });
     bytes.extend(http2_frame(frame_type::DATA, 0, 1, &greeting));
     let since = Instant::now();
@@ -57,13 +56,9 @@ async fn no_window(stage: &Stage) {
     assert!(end.is_some(), "a peer without a window stays connected");
     assert!(since.elapsed() >= Duration::from_millis(900), "it had its time: {:?}", since.elapsed());
     // Trailers need no window: the stream ends with a status all the same.
-    let mut rest = &received[..];
-    let mut has_trailers = false;
-    while let [a, b, c, kind, flags, _, _, _, stream, ..] = rest {
-        let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
-        has_trailers |= (*stream, *kind, flags & 1) == (1, frame_type::HEADERS, 1);
-        rest = rest.get(9 + length..).unwrap_or_default();
-    }
+    let is_trailers =
+        |frame: &ReceivedFrame| (frame.stream, frame.kind, frame.flags & 1) == (1, frame_type::HEADERS, 1);
+    let has_trailers = received_frames(&received).iter().any(is_trailers);
     assert!(has_trailers, "the stream ends with trailers: {:?}", String::from_utf8_lossy(&received));
 }
 

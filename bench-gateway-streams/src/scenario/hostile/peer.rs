@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use gateway_testbed::node::Target;
 use gateway_testbed::pki::client_config_of;
-use gateway_testbed::raw::{RawConnection, call_headers, frame_type, http2_frame, session_path, small_hello};
+use gateway_testbed::raw::{RawConnection, call_on, frame_type, http2_frame, small_hello};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -26,7 +26,6 @@ const AT_ONCE: usize = 4;
 /// Opens on one connection: more requests in a row are a flood.
 const OPENS_A_CONNECTION: u32 = 150;
 const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
 const NICE: i32 = 10;
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
@@ -128,8 +127,7 @@ async fn open(target: Target, tell: mpsc::UnboundedSender<Seen>) {
         let mut frames = Vec::new();
         for index in 0..OPENS_A_CONNECTION {
             let stream = 2 * index + 1;
-            let mut bytes =
-                http2_frame(frame_type::HEADERS, END_HEADERS, stream, &call_headers(session_path()));
+            let mut bytes = call_on(stream);
             bytes.extend(http2_frame(frame_type::DATA, END_STREAM, stream, &small_hello()));
             if connection.write(&bytes).await.is_err() {
                 break;
