@@ -24,7 +24,7 @@ pub enum UnknownSerial {
     Accept,
 }
 
-/// A row of `node_certs`, as far as it counts for a Hello.
+/// A row of `node_certs`, as far as it counts for a Hello, or for a call that is passed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateRecord {
     pub node: String,
@@ -42,6 +42,17 @@ pub const KIND_NOT_ALLOWED: &str = "the node's certificate allows no command of 
                                     tenant_controlled of its row in node_certs, and identity.destructive_kinds";
 
 impl CertificateRecord {
+    /// A certificate that was issued to a node for a role, and of which nothing else is said.
+    pub fn of(node: &str, role: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            role: role.to_owned(),
+            allowed_kinds: None,
+            tenant_controlled: false,
+            revoked: None,
+        }
+    }
+
     /// Whether a command of this kind may be sent under the certificate.
     pub fn permits(&self, destructive: &[String], kind: &str) -> bool {
         let is = |known: &String| known == kind;
@@ -97,13 +108,7 @@ mod tests {
     use crate::writer::testing::hello;
 
     fn record() -> CertificateRecord {
-        CertificateRecord {
-            node: "n".into(),
-            role: "node".into(),
-            allowed_kinds: None,
-            tenant_controlled: false,
-            revoked: None,
-        }
+        CertificateRecord::of("n", "node")
     }
 
     fn refused(record: Option<&CertificateRecord>, role: &str) -> Option<(StatusCode, String)> {

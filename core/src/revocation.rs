@@ -17,8 +17,10 @@ use sha2::{Digest, Sha256};
 use crate::close::CloseReason;
 use crate::duplicate;
 
-/// Why a certificate is revoked, where nobody said why.
-pub const NO_REASON: &str = "no reason given";
+/// Why a certificate is revoked, where it is: as it stands in `node_certs`, which need not say.
+pub fn why(is_revoked: bool, reason: Option<String>) -> Option<String> {
+    is_revoked.then(|| reason.unwrap_or_else(|| "no reason given".to_owned()))
+}
 
 /// A serial, as the set has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -9,8 +9,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use gateway_core::certificate::CertificateRecord;
 use gateway_core::ids::GatewayId;
-use gateway_core::relay::CertificateRow;
+use gateway_core::revocation;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection};
 use tokio::sync::Mutex;
@@ -41,7 +42,7 @@ impl CertificateReader {
     }
 
     /// The row of a serial, in upper-case hex; `None` where there is none.
-    pub async fn look(&self, serial: &str) -> Result<Option<CertificateRow>, CertificatesAway> {
+    pub async fn look(&self, serial: &str) -> Result<Option<CertificateRecord>, CertificatesAway> {
         let asked = tokio::time::timeout(PATIENCE, self.ask(serial)).await;
         let (answer, failure) = match asked {
             Ok(Ok(row)) => (Ok(row), None),
@@ -62,7 +63,7 @@ impl CertificateReader {
         answer
     }
 
-    async fn ask(&self, serial: &str) -> Result<Option<CertificateRow>, sqlx::Error> {
+    async fn ask(&self, serial: &str) -> Result<Option<CertificateRecord>, sqlx::Error> {
         let mut held = self.connection.lock().await;
         // Kept again only after an answer: what a time-out leaves half done is not used any more.
         let mut connection = match held.take() {
@@ -85,14 +86,15 @@ impl CertificateReader {
         &self,
         connection: &mut PgConnection,
         serial: &str,
-    ) -> Result<Option<CertificateRow>, sqlx::Error> {
+    ) -> Result<Option<CertificateRecord>, sqlx::Error> {
         let row =
             sqlx::query_file!("queries/certificate_look.sql", serial).fetch_optional(connection).await?;
-        Ok(row.map(|row| CertificateRow {
+        Ok(row.map(|row| CertificateRecord {
             node: row.node_id,
             role: row.role,
+            allowed_kinds: row.allowed_kinds,
             tenant_controlled: row.tenant_controlled,
-            revoked: row.revoked,
+            revoked: revocation::why(row.revoked, row.revoked_reason),
         }))
     }
 }

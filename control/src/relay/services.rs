@@ -9,7 +9,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use gateway_core::relay::{Caller, CertificateRow, FetchSecret, Issued, Join, Refusal, Renew, Secret};
+use gateway_core::certificate::CertificateRecord;
+use gateway_core::relay::{Caller, FetchSecret, Issued, Join, Refusal, Renew, Secret};
 
 /// What a call of a service returns.
 pub type RelayFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send + 'a>>;
@@ -38,7 +39,7 @@ pub struct CertificatesAway;
 
 /// What a look at a certificate's row returns; `None` where there is none.
 pub type CertificateLook<'a> =
-    Pin<Box<dyn Future<Output = Result<Option<CertificateRow>, CertificatesAway>> + Send + 'a>>;
+    Pin<Box<dyn Future<Output = Result<Option<CertificateRecord>, CertificatesAway>> + Send + 'a>>;
 
 /// Where the rows of certificates are read: the gateway's database.
 pub trait Certificates: Send + Sync + 'static {

@@ -22,7 +22,7 @@ use crate::seam::Identity;
 use crate::time::Moment;
 
 pub use refusal::{Refusal, RefusalCode};
-pub use standing::{Caller, CertificateRow};
+pub use standing::Caller;
 
 /// Longest join token, and longest CSR.
 pub const MAX_TOKEN_BYTES: usize = 8 << 10;

@@ -8,16 +8,8 @@
 //! 3. A certificate that is not known may ask for a renewal: whoever renews knows what it has issued.
 
 use super::{Refusal, RefusalCode, RelayKind};
+use crate::certificate::CertificateRecord;
 use crate::seam::Identity;
-
-/// A row of `node_certs`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateRow {
-    pub node: String,
-    pub role: String,
-    pub tenant_controlled: bool,
-    pub revoked: bool,
-}
 
 /// Who a call is from, as its service is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +21,7 @@ pub struct Caller {
 }
 
 /// The caller, if a call of this kind may be passed on for it. `row` is that of the certificate's serial.
-pub fn admit(kind: RelayKind, identity: Identity, row: Option<CertificateRow>) -> Result<Caller, Refusal> {
+pub fn admit(kind: RelayKind, identity: Identity, row: Option<CertificateRecord>) -> Result<Caller, Refusal> {
     let refused = |code, sentence: &str| Err(Refusal::new(code, sentence));
     let Some(row) = row else {
         if kind == RelayKind::FetchSecret {
@@ -40,7 +32,7 @@ pub fn admit(kind: RelayKind, identity: Identity, row: Option<CertificateRow>) -
         }
         return Ok(Caller { identity, role: String::new(), tenant_controlled: false });
     };
-    if row.revoked {
+    if row.revoked.is_some() {
         return refused(RefusalCode::Unauthenticated, "the certificate is revoked; join again");
     }
     if row.node != identity.node.as_str() {
@@ -65,12 +57,11 @@ mod tests {
         Identity { node, site: "s".to_owned(), certificate_serial: "0A".to_owned() }
     }
 
-    fn row() -> CertificateRow {
-        let (node, role) = ("spiffe://a/site/s/node/n".to_owned(), "node".to_owned());
-        CertificateRow { node, role, tenant_controlled: false, revoked: false }
+    fn row() -> CertificateRecord {
+        CertificateRecord::of("spiffe://a/site/s/node/n", "node")
     }
 
-    fn code(kind: RelayKind, row: Option<CertificateRow>) -> Option<RefusalCode> {
+    fn code(kind: RelayKind, row: Option<CertificateRecord>) -> Option<RefusalCode> {
         admit(kind, identity(), row).err().map(|refusal| refusal.code)
     }
 
@@ -85,16 +76,16 @@ mod tests {
     #[test]
     fn a_revoked_one_and_one_of_another_node_has_nothing_passed_on() {
         for kind in [RelayKind::Renew, RelayKind::FetchSecret] {
-            let revoked = CertificateRow { revoked: true, ..row() };
+            let revoked = CertificateRecord { revoked: Some("stolen".to_owned()), ..row() };
             assert_eq!(code(kind, Some(revoked)), Some(RefusalCode::Unauthenticated));
-            let other = CertificateRow { node: "spiffe://a/site/s/node/x".to_owned(), ..row() };
+            let other = CertificateRecord { node: "spiffe://a/site/s/node/x".to_owned(), ..row() };
             assert_eq!(code(kind, Some(other)), Some(RefusalCode::PermissionDenied));
         }
     }
 
     #[test]
     fn secrets_are_for_known_certificates_that_no_tenant_controls() {
-        let tenant = CertificateRow { tenant_controlled: true, ..row() };
+        let tenant = CertificateRecord { tenant_controlled: true, ..row() };
         assert_eq!(code(RelayKind::FetchSecret, Some(tenant.clone())), Some(RefusalCode::PermissionDenied));
         assert_eq!(code(RelayKind::FetchSecret, None), Some(RefusalCode::PermissionDenied));
         let caller = admit(RelayKind::Renew, identity(), Some(tenant)).expect("may renew");

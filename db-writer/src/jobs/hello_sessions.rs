@@ -11,7 +11,7 @@
 use gateway_core::certificate::{self, CertificateRecord};
 use gateway_core::close::CloseReason;
 use gateway_core::duplicate::{self, DUPLICATE_IDENTITY, Judgement, Moves, Place};
-use gateway_core::revocation::NO_REASON;
+use gateway_core::revocation;
 use gateway_core::seam::HelloRequest;
 use gateway_core::store::LeaseProof;
 use gateway_core::time::UnixMillis;
@@ -81,9 +81,7 @@ pub(super) async fn lock_sessions(
                 role: row.cert_role.unwrap_or_default(),
                 allowed_kinds: row.cert_allowed_kinds,
                 tenant_controlled: row.cert_tenant_controlled,
-                revoked: row
-                    .cert_revoked
-                    .then(|| row.cert_revoked_reason.unwrap_or_else(|| NO_REASON.to_owned())),
+                revoked: revocation::why(row.cert_revoked, row.cert_revoked_reason),
             }),
             before,
             moves,

@@ -2,7 +2,7 @@
 //!
 //! 1. Neither changes anything or waits for a row.
 
-use gateway_core::revocation::NO_REASON;
+use gateway_core::revocation;
 use gateway_core::store::{CertificateState, ChangeMark, RevocationLook, RevocationsFound};
 
 use super::JobError;
@@ -26,7 +26,7 @@ async fn changes(link: &mut Link, after: &ChangeMark, at_most: u32) -> Result<Re
     // The one row that only says the time names nobody.
     for row in rows {
         let (Some(serial), Some(micros)) = (row.serial, row.changed_micros) else { continue };
-        let revoked = row.revoked.then(|| row.reason.unwrap_or_else(|| NO_REASON.to_owned()));
+        let revoked = revocation::why(row.revoked, row.reason);
         marks.push(ChangeMark { micros, serial: serial.clone() });
         certificates.push(CertificateState { serial, revoked });
     }
@@ -40,10 +40,7 @@ async fn all(link: &mut Link, after: &str, at_most: u32) -> Result<RevocationsFo
     let now_micros = rows.first().ok_or_else(|| corrupt("no answer to what is revoked"))?.now_micros;
     let named = rows.into_iter().filter_map(|row| Some((row.serial?, row.reason)));
     let certificates: Vec<CertificateState> = named
-        .map(|(serial, reason)| CertificateState {
-            serial,
-            revoked: Some(reason.unwrap_or_else(|| NO_REASON.to_owned())),
-        })
+        .map(|(serial, reason)| CertificateState { serial, revoked: revocation::why(true, reason) })
         .collect();
     let is_full = certificates.len() >= at_most as usize;
     let more_after = certificates.last().filter(|_| is_full).map(|last| last.serial.clone());

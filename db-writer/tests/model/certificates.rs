@@ -97,12 +97,10 @@ impl Pair<'_> {
                      tenant_controlled = excluded.tenant_controlled"
                 );
                 self.run(&statement).await;
-                let row = CertificateRow {
-                    role,
-                    allowed_kinds: kinds,
-                    tenant_controlled: *tenant,
-                    ..CertificateRow::of(of)
-                };
+                let mut row = CertificateRow::of(&of);
+                row.record.role = role;
+                row.record.allowed_kinds = kinds;
+                row.record.tenant_controlled = *tenant;
                 self.model_mut().record_certificate(&serial, row);
             }
             Certify::Revoke { node, reason } => {
@@ -129,10 +127,11 @@ impl Pair<'_> {
 
 /// A row of `node_certs`, as a line.
 pub fn certificate_line(row: &CertificateRow) -> String {
-    let kinds = row.allowed_kinds.as_ref().map(|kinds| format!(" kinds {}", kinds.join(",")));
-    let revoked = row.revoked.as_ref().map(|reason| format!(" revoked {reason}"));
+    let record = &row.record;
+    let kinds = record.allowed_kinds.as_ref().map(|kinds| format!(" kinds {}", kinds.join(",")));
+    let revoked = record.revoked.as_ref().map(|reason| format!(" revoked {reason}"));
     let changed = row.changed.map(|UnixMillis(at)| format!(" changed {at}"));
     let more: String = [kinds, revoked, changed].into_iter().flatten().collect();
-    let tenant = if row.tenant_controlled { " tenant" } else { "" };
-    format!("{} {}{tenant}{more}", row.node, row.role)
+    let tenant = if record.tenant_controlled { " tenant" } else { "" };
+    format!("{} {}{tenant}{more}", record.node, record.role)
 }

@@ -16,32 +16,20 @@ use super::Store;
 /// A row of `node_certs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateRow {
-    pub node: NodeId,
-    pub role: String,
-    pub allowed_kinds: Option<Vec<String>>,
-    pub tenant_controlled: bool,
-    /// Why it is revoked, where it is.
-    pub revoked: Option<String>,
+    pub record: CertificateRecord,
     /// When that was set or cleared last.
     pub changed: Option<UnixMillis>,
 }
 
 impl CertificateRow {
     /// A certificate of this node, as an issuer records it.
-    pub fn of(node: NodeId) -> Self {
-        Self {
-            node,
-            role: "node".into(),
-            allowed_kinds: None,
-            tenant_controlled: false,
-            revoked: None,
-            changed: None,
-        }
+    pub fn of(node: &NodeId) -> Self {
+        Self { record: CertificateRecord::of(node.as_str(), "node"), changed: None }
     }
 
     /// Whether it is revoked as a duplicate.
     pub fn is_quarantined(&self) -> bool {
-        self.revoked.as_deref() == Some(DUPLICATE_IDENTITY)
+        self.record.revoked.as_deref() == Some(DUPLICATE_IDENTITY)
     }
 }
 
@@ -65,14 +53,8 @@ impl Certificates {
     }
 
     /// What a Hello reads.
-    pub(super) fn record(&self, serial: &str) -> Option<CertificateRecord> {
-        self.rows.get(serial).map(|row| CertificateRecord {
-            node: row.node.to_string(),
-            role: row.role.clone(),
-            allowed_kinds: row.allowed_kinds.clone(),
-            tenant_controlled: row.tenant_controlled,
-            revoked: row.revoked.clone(),
-        })
+    pub(super) fn record(&self, serial: &str) -> Option<&CertificateRecord> {
+        self.rows.get(serial).map(|row| &row.record)
     }
 
     /// Whether a command of this kind may be sent under a certificate.
@@ -81,8 +63,8 @@ impl Certificates {
     }
 
     pub(super) fn revoke(&mut self, serial: &str, node: &NodeId, reason: &str, now: UnixMillis) {
-        let row = self.rows.entry(serial.to_owned()).or_insert_with(|| CertificateRow::of(node.clone()));
-        row.revoked = Some(reason.to_owned());
+        let row = self.rows.entry(serial.to_owned()).or_insert_with(|| CertificateRow::of(node));
+        row.record.revoked = Some(reason.to_owned());
         row.changed = Some(now);
     }
 
@@ -90,7 +72,7 @@ impl Certificates {
         let micros = |at: UnixMillis| at.0 * 1_000;
         let state = |serial: &String, row: &CertificateRow| CertificateState {
             serial: serial.clone(),
-            revoked: row.revoked.clone(),
+            revoked: row.record.revoked.clone(),
         };
         let (mut certificates, mut more_changes, mut more_after) = (Vec::new(), None, None);
         match look {
@@ -111,7 +93,7 @@ impl Certificates {
             }
             RevocationLook::All { after, at_most } => {
                 let revoked =
-                    self.rows.iter().filter(|(serial, row)| *serial > after && row.revoked.is_some());
+                    self.rows.iter().filter(|(serial, row)| *serial > after && row.record.revoked.is_some());
                 certificates.extend(revoked.take(*at_most as usize).map(|(serial, row)| state(serial, row)));
                 if certificates.len() == *at_most as usize {
                     more_after = certificates.last().map(|state| state.serial.clone());
@@ -140,21 +122,22 @@ impl Store {
     /// Records a certificate, or changes what is recorded of it but for its revocation.
     pub fn record_certificate(&mut self, serial: &str, row: CertificateRow) {
         let before = self.certificates.rows.get(serial);
-        let (revoked, changed) = before.map_or((None, None), |row| (row.revoked.clone(), row.changed));
-        self.certificates.rows.insert(serial.to_owned(), CertificateRow { revoked, changed, ..row });
+        let (revoked, changed) = before.map_or((None, None), |row| (row.record.revoked.clone(), row.changed));
+        let record = CertificateRecord { revoked, ..row.record };
+        self.certificates.rows.insert(serial.to_owned(), CertificateRow { record, changed });
     }
 
     /// An operator revokes a certificate, or clears its revocation.
     pub fn set_revoked(&mut self, serial: &str, reason: Option<&str>, now: UnixMillis) {
         let Some(row) = self.certificates.rows.get_mut(serial) else { return };
-        if row.revoked.as_deref() != reason {
-            row.revoked = reason.map(str::to_owned);
+        if row.record.revoked.as_deref() != reason {
+            row.record.revoked = reason.map(str::to_owned);
             row.changed = Some(now);
         }
     }
 
     /// Whether the node has a certificate that is revoked as a duplicate.
     pub fn is_quarantined(&self, node: &NodeId) -> bool {
-        self.certificates.rows.values().any(|row| row.node == *node && row.is_quarantined())
+        self.certificates.rows.values().any(|row| row.record.node == node.as_str() && row.is_quarantined())
     }
 }

@@ -87,8 +87,7 @@ impl Store {
     ) -> Option<HelloOutcome> {
         let (node, serial) = (&entry.identity.node, &entry.identity.certificate_serial);
         let record = certificates.record(serial);
-        let allowed =
-            certificate::admit(certificates.unknown, &entry.identity, &entry.hello, record.as_ref());
+        let allowed = certificate::admit(certificates.unknown, &entry.identity, &entry.hello, record);
         if let Err(reason) = allowed {
             return Some(HelloOutcome::Refused(reason));
         }

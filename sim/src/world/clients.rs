@@ -32,7 +32,7 @@ impl World {
             })
             .collect();
         self.store.register_node(id.clone());
-        self.store.record_certificate(&serial_of(number), CertificateRow::of(id.clone()));
+        self.store.record_certificate(&serial_of(number), CertificateRow::of(&id));
         let poisons = self.chance.percent(20);
         self.nodes.push(SimNode::new(id, lanes, poisons));
         self.node_timers[number] = Some(self.now + Duration::from_millis(1));

@@ -24,7 +24,7 @@ pub(super) fn serial_of(number: usize) -> String {
 impl World {
     pub(super) fn revoke(&mut self, node: usize, long: Duration) {
         let serial = serial_of(node);
-        if self.store.certificates().get(&serial).is_none_or(|row| row.revoked.is_some()) {
+        if self.store.certificates().get(&serial).is_none_or(|row| row.record.revoked.is_some()) {
             return;
         }
         self.note_fault("certificate revoked");
@@ -37,7 +37,7 @@ impl World {
         let serial = serial_of(node);
         let row = self.store.certificates().get(&serial);
         // Two machines may have been found to use it since.
-        if row.is_some_and(|row| row.revoked.as_deref() == Some("stolen")) {
+        if row.is_some_and(|row| row.record.revoked.as_deref() == Some("stolen")) {
             self.set_revoked(&serial, None);
         }
     }
@@ -67,7 +67,7 @@ impl World {
     pub(super) fn check_revoked(&self, entries: &[HelloRequest], outcomes: &[HelloOutcome]) {
         for (entry, outcome) in entries.iter().zip(outcomes) {
             let row = self.store.certificates().get(&entry.identity.certificate_serial);
-            let revoked = row.is_some_and(|row| row.revoked.is_some());
+            let revoked = row.is_some_and(|row| row.record.revoked.is_some());
             let granted = matches!(outcome, HelloOutcome::Granted(_));
             must("no Hello of a revoked certificate is granted", !(revoked && granted), || {
                 format!("{entry:?}: {row:?}")
