@@ -52,7 +52,7 @@ Signals:
                    ones are refused; who has not left drain_grace later is cut. With drain = \"0s\" it stops
   SIGINT           stops: streams end UNAVAILABLE, disconnects are written, the lease is released
   a second one     during a drain stops, during a stop ends at once, with exit code 1
-  SIGHUP           says what can be reloaded (nothing yet: restart instead)
+  SIGHUP           looks at the TLS files at once, and says what came of it; all else needs a restart
 
 Example:
   gateway serve --config /etc/gateway/gateway.toml")]

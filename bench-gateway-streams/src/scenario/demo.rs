@@ -316,6 +316,17 @@ fn invite_by_token(world: &World, server_ca: &Path) -> anyhow::Result<()> {
         file.display(),
         world.dir().join(JOINING_NODE).display()
     ));
+    print("and with that certificate fetch the secret that is called greeting, or renew it:");
+    let folder = world.dir().join(JOINING_NODE);
+    let shown = format!(
+        "--endpoint {} --ca {} --cert {} --key {}",
+        world.address(),
+        server_ca.display(),
+        folder.join("node.crt").display(),
+        folder.join("node.key").display()
+    );
+    print(&format!("  conformance/secret {shown} --name greeting"));
+    print(&format!("  conformance/renew {shown} --out {}", world.dir().join("renewed").display()));
     Ok(())
 }
 

@@ -195,7 +195,7 @@ impl State {
         let request =
             call.request.ok_or_else(|| Status::new(INVALID_ARGUMENT, "the call holds no request"))?;
         let node = self.take_token(&request.token)?;
-        let issued = self.issue(&self.issuer.node_id(&node), &request.csr_der).await;
+        let issued = self.issue(&self.issuer.node_id(&node), &request.csr_der, None).await;
         if issued.is_err() {
             // Nothing was given away for it.
             if let Some(token) = locked(&self.tokens).get_mut(&request.token) {
@@ -225,7 +225,8 @@ impl State {
             return Err(Status::new(INVALID_ARGUMENT, "the call holds no caller or no request"));
         };
         self.check_live(&caller).await?;
-        let certificate_chain_pem = self.issue(&caller.node_id, &request.csr_der).await?;
+        let old = Some(caller.certificate_serial.as_str());
+        let certificate_chain_pem = self.issue(&caller.node_id, &request.csr_der, old).await?;
         Ok(RenewResponse { certificate_chain_pem, trust_bundle_pem: self.issuer.server_ca_pem().to_owned() })
     }
 
@@ -247,7 +248,8 @@ impl State {
         })
     }
 
-    async fn issue(&self, node_id: &str, csr_der: &[u8]) -> Result<String, Status> {
+    /// Signs and records; with `old`, as what follows the certificate of that serial.
+    async fn issue(&self, node_id: &str, csr_der: &[u8], old: Option<&str>) -> Result<String, Status> {
         let life = *locked(&self.life);
         let issued = self
             .issuer
@@ -257,13 +259,12 @@ impl State {
         let mut held = self.connection.lock().await;
         let mut connection = self.taken(&mut held).await.map_err(away)?;
         register_nodes(&mut connection, &[node_id.to_owned()]).await.map_err(away)?;
-        sqlx::query("INSERT INTO node_certs (serial, node_id, not_after) VALUES ($1, $2, to_timestamp($3))")
-            .bind(&issued.serial)
-            .bind(node_id)
-            .bind(not_after)
-            .execute(&mut connection)
-            .await
-            .map_err(away)?;
+        let statement = match old {
+            None => "INSERT INTO node_certs (serial, node_id, not_after) VALUES ($1, $2, to_timestamp($3))",
+            Some(_) => "SELECT record_renewal($2, $1, to_timestamp($3))",
+        };
+        let row = sqlx::query(statement).bind(&issued.serial).bind(old.unwrap_or(node_id)).bind(not_after);
+        row.execute(&mut connection).await.map_err(away)?;
         *held = Some(connection);
         Ok(issued.chain_pem)
     }
