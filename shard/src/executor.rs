@@ -13,6 +13,7 @@ use std::net::Shutdown;
 use std::os::fd::IntoRawFd;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
