@@ -48,7 +48,7 @@ async fn revoke(database: &mut PgConnection, serial: &str) {
 }
 
 async fn state(database: &mut PgConnection, id: Uuid) -> String {
-    let query = sqlx::query_as("SELECT state FROM commands WHERE id = $1").bind(id);
+    let query = sqlx::query_as("SELECT state::text FROM commands WHERE id = $1").bind(id);
     let (state,): (String,) = query.fetch_one(database).await.unwrap();
     state
 }
@@ -81,6 +81,10 @@ async fn each_call_does_at_once_what_would_come_by_itself_a_minute_later() {
     world.watch.received(second, SOON).await;
     measured("from before the enqueue until the node had it, by a call", seconds(begun));
 
+    asked_until(SOON, "it is accepted", async || {
+        (state(&mut database, second).await == "accepted").then_some(())
+    })
+    .await;
     assert_eq!(database::cancel(&mut database, &name, second, "not needed").await.unwrap(), "accepted");
     let commands = json!([{ "node_id": name, "id": second }, { "node_id": name, "id": Uuid::nil() }]);
     let answer = post(&api, "/v1/cancel", json!({ "commands": commands })).await;
