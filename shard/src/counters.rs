@@ -64,6 +64,8 @@ pub struct ShardCounters {
     pub handshakes_expired: Counter,
     /// From the accept until HTTP/2 stands, of those that succeeded.
     pub handshake_latencies: Latencies,
+    /// Connections closed since their certificate, or who has none, had as many as they may.
+    pub refused_connections: Counter,
     /// Accepts that failed: too many open files, mostly.
     pub accept_errors: Counter,
     /// Frames of sessions and their bytes, prefix included.
