@@ -58,7 +58,7 @@ impl World {
         }
         let incarnation = gateway.incarnation;
         self.at(Duration::ZERO, Event::Drain { process, incarnation, wish: DrainWish::Standing });
-        let long = Duration::from_millis(self.chance.within(1..5_000));
+        let long = Duration::from_millis(self.chance.within(1..3_000));
         self.at(long, Event::Drain { process, incarnation, wish: DrainWish::Undone });
     }
 
@@ -108,8 +108,13 @@ impl World {
 
     fn undrain(&mut self, process: usize) {
         self.ask_idly(process);
-        let watch = &mut self.processes[process].watch;
-        let stood = std::mem::take(&mut watch.stands);
+        let gateway = &mut self.processes[process];
+        let stops = gateway
+            .writer
+            .as_ref()
+            .is_some_and(|writer| matches!(writer.phase(), Phase::Stopping | Phase::Stopped));
+        let watch = &mut gateway.watch;
+        let stood = std::mem::take(&mut watch.stands) && !stops;
         if stood {
             watch.leaves_since = None;
         }
