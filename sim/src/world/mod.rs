@@ -281,6 +281,7 @@ impl World {
         }
         world.plan_clients();
         world.plan_faults();
+        world.plan_standing_drain(seed);
         world.at(TICK, Event::Tick);
         world
     }
