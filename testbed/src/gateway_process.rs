@@ -62,7 +62,7 @@ pub struct GatewayOptions {
     pub upstream_url: Option<String>,
     /// The files of a control API on a free loopback port, for clients by the name `CONTROL_CLIENT`; `None`: there
     /// is none.
-    pub api: Option<ControlFiles>,
+    pub api: Option<Box<ControlFiles>>,
     /// Further TOML, merged over the rest key by key.
     pub extra: String,
     pub environment: Vec<(String, String)>,

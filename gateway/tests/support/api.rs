@@ -23,7 +23,7 @@ pub fn client_files(gateway: &GatewayProcess) -> InternalFiles {
 
 /// The files of a gateway that was started with an API.
 pub fn files(gateway: &GatewayProcess) -> &ControlFiles {
-    gateway.options().api.as_ref().expect("the gateway was started with options_with_api")
+    gateway.options().api.as_deref().expect("the gateway was started with options_with_api")
 }
 
 /// A client of this gateway.

@@ -148,7 +148,8 @@ impl World {
     pub fn options_with_api(&self, id: &str, extra: &str) -> GatewayOptions {
         let mut options = self.options(id, extra);
         let folder = self.folder.path().join(format!("{id}-control"));
-        options.api = Some(self.pki.write_control_files(&folder).expect("the control API's files"));
+        let files = self.pki.write_control_files(&folder).expect("the control API's files");
+        options.api = Some(Box::new(files));
         options
     }
 
