@@ -114,6 +114,7 @@ mod tests {
     use gateway_db_writer::WriterStatus;
 
     use super::*;
+    use crate::serve::readings::Origin;
     use gateway_control::Status;
 
     #[test]
@@ -122,9 +123,13 @@ mod tests {
         let writer: Arc<WriterStatus> = Arc::default();
         let shards = vec![(None, Arc::default())];
         let readings = Readings::new(
-            "g".to_owned(),
-            "1",
-            Instant::now(),
+            Origin {
+                gateway: "g".to_owned(),
+                version: "1",
+                started: Instant::now(),
+                limits: Arc::default(),
+                lease_ttl: Duration::from_secs(20),
+            },
             admission,
             Arc::clone(&writer),
             Arc::default(),
