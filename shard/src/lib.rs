@@ -51,6 +51,7 @@ mod stopping;
 mod stream;
 mod timers;
 pub mod tls;
+mod transport;
 mod verifier;
 mod wire;
 

@@ -1,0 +1,38 @@
+//! The seam between calls and what carries them: a call reads whole messages from a `Source`, writes to an
+//! `Outlet`, and ends with a status; which bytes these are on the wire, it never knows.
+//!
+//! An `Exchange` is a request that nobody has answered yet. Whoever serves it accepts it, and has both halves
+//! then; whoever does not, gives a reason, and the connection says it in the words of its transport.
+//!
+//! 1. A call has the same messages, bounds, deadlines and ends over every transport.
+//! 2. What was refused was not accepted before: a refusal is the first thing that its peer reads.
+
+mod outlet;
+mod source;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+
+pub(crate) use outlet::{Gone, Outlet};
+pub(crate) use source::Source;
+
+use crate::status;
+
+/// A request before its answer.
+pub(crate) enum Exchange<'a> {
+    Http2 { body: RecvStream, respond: &'a mut SendResponse<Bytes> },
+}
+
+impl Exchange<'_> {
+    /// Begins the answer. `None` where the peer is gone.
+    pub(crate) fn accept(self) -> Option<(Source, Outlet)> {
+        match self {
+            // At once: a stock client may wait for the headers before it sends its first message.
+            Self::Http2 { body, respond } => {
+                let send = respond.send_response(status::headers(), false).ok()?;
+                Some((body.into(), send.into()))
+            }
+        }
+    }
+}
