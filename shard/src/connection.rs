@@ -1,4 +1,4 @@
-//! One connection: its HTTP/2 state and the streams on it, driven by one task.
+//! One connection that speaks HTTP/2: its state and the streams on it, driven by one task.
 //!
 //! A turn: take what the peer sent, serve each stream, send what they wrote; again while something
 //! rang, a few times at most.
@@ -33,11 +33,11 @@ use crate::timers::Deadline;
 pub(crate) type Http2 = h2::server::Connection<Paced<TlsStream<Tcp>>, Bytes>;
 
 /// How often a turn goes on because something rang.
-const ROUNDS_PER_TURN: usize = 4;
+pub(crate) const ROUNDS_PER_TURN: usize = 4;
 /// Requests taken before the streams have their turn.
 const REQUESTS_PER_ROUND: usize = 32;
 /// What a peer may take to let a leaving connection end well.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
@@ -73,6 +73,12 @@ enum Renounced {
     Yes,
 }
 
+/// A connection of any protocol, to its task.
+pub(crate) trait Turns {
+    /// One turn. `Ready` when the connection is over.
+    fn poll(&mut self, task: &Waker) -> Poll<()>;
+}
+
 pub(crate) struct Connection {
     shard: Rc<Shard>,
     bell: Arc<Bell>,
@@ -105,19 +111,6 @@ impl Connection {
             shard: Rc::clone(shard),
             _lease: lease,
         })
-    }
-
-    /// One turn. `Ready` when the connection is over.
-    pub(crate) fn poll(&mut self, task: &Waker) -> Poll<()> {
-        self.bell.begin_turn(task);
-        let outcome = self.turn();
-        self.shard.outbound.ring();
-        self.shard.rest.handle_turn();
-        self.bell.end_turn();
-        if outcome.is_pending() && self.bell.is_over_budget() {
-            self.shard.breather.ring_after_io(&self.bell);
-        }
-        outcome
     }
 
     fn turn(&mut self) -> Poll<()> {
@@ -241,6 +234,14 @@ impl Connection {
             self.renounced = Renounced::Yes;
             self.http2.graceful_shutdown();
         }
+    }
+}
+
+impl Turns for Connection {
+    fn poll(&mut self, task: &Waker) -> Poll<()> {
+        self.bell.begin_turn(task);
+        let outcome = self.turn();
+        self.shard.end_turn(&self.bell, outcome)
     }
 }
 

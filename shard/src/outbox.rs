@@ -76,10 +76,7 @@ impl Outbox {
             let room = match self.outlet.poll_room(context, self.bytes.min(LOW_WATER_BYTES)) {
                 Poll::Ready(Ok(room)) => room,
                 Poll::Ready(Err(Gone)) => return Flush::PeerGone,
-                Poll::Pending => {
-                    self.stalled_since.get_or_insert(now);
-                    return Flush::Stalled;
-                }
+                Poll::Pending => return self.stall(now),
             };
             let part = next_part(&mut self.frames, room);
             self.bytes -= part.len();
@@ -92,7 +89,22 @@ impl Outbox {
         if self.frames.capacity() > 16 {
             self.frames = VecDeque::new();
         }
-        Flush::Empty
+        match self.outlet.poll_sent(context) {
+            Poll::Ready(Ok(())) => {
+                self.stalled_since = None;
+                Flush::Empty
+            }
+            Poll::Ready(Err(Gone)) => Flush::PeerGone,
+            Poll::Pending => self.stall(now),
+        }
+    }
+
+    fn stall(&mut self, now: Moment) -> Flush {
+        if self.outlet.take_took_some() {
+            self.stalled_since = None;
+        }
+        self.stalled_since.get_or_insert(now);
+        Flush::Stalled
     }
 
     /// When a peer that takes nothing has had `patience`.

@@ -1,7 +1,7 @@
-//! The plaintext side of a connection as HTTP/2 sees it: as fast as fairness allows.
+//! The plaintext side of a connection as its protocol sees it: as fast as fairness allows.
 //!
-//! HTTP/2 reads until nothing is there, so a peer that never stops sending would keep the thread.
-//! Here a turn's share is read and no more, and what goes by is metered.
+//! A protocol reads until nothing is there, so a peer that never stops sending would keep the thread.
+//! Here a turn's share is read and no more, and HTTP/2's frames are metered as they go by.
 //!
 //! 1. At most `READ_BYTES_PER_TURN` a turn; then the task is asked for another turn.
 //! 2. A flood is an I/O error: it ends this connection.
@@ -23,22 +23,28 @@ pub(crate) struct Paced<T> {
     io: T,
     bell: Arc<Bell>,
     clock: Clock,
-    meter: FrameMeter,
+    meter: Option<FrameMeter>,
     counters: Arc<ShardCounters>,
 }
 
 impl<T> Paced<T> {
     pub(crate) fn new(io: T, bell: Arc<Bell>, clock: Clock, counters: Arc<ShardCounters>) -> Self {
-        Self { io, bell, clock, meter: FrameMeter::new(clock.now()), counters }
+        Self { meter: Some(FrameMeter::new(clock.now())), ..Self::unmetered(io, bell, clock, counters) }
+    }
+
+    /// For bytes that are not HTTP/2.
+    pub(crate) fn unmetered(io: T, bell: Arc<Bell>, clock: Clock, counters: Arc<ShardCounters>) -> Self {
+        Self { io, bell, clock, meter: None, counters }
     }
 
     fn meter(&mut self, read: &[u8]) -> io::Result<()> {
         self.bell.spend(read.len());
+        let Some(meter) = &mut self.meter else { return Ok(()) };
         if self.bell.take_data_sent() {
-            self.meter.handle_data_sent();
+            meter.handle_data_sent();
         }
         let clock = self.clock;
-        self.meter.handle_bytes(read, || clock.now()).map_err(|_| {
+        meter.handle_bytes(read, || clock.now()).map_err(|_| {
             self.counters.floods.one_more();
             io::Error::new(io::ErrorKind::ConnectionAborted, "the peer floods the connection with frames")
         })

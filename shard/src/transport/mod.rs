@@ -10,6 +10,8 @@
 mod outlet;
 mod source;
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
@@ -17,11 +19,28 @@ use h2::server::SendResponse;
 pub(crate) use outlet::{Gone, Outlet};
 pub(crate) use source::Source;
 
+use crate::http1::{self, Frames, Link};
 use crate::status;
 
 /// A request before its answer.
 pub(crate) enum Exchange<'a> {
-    Http2 { body: RecvStream, respond: &'a mut SendResponse<Bytes> },
+    Http2 {
+        body: RecvStream,
+        respond: &'a mut SendResponse<Bytes>,
+    },
+    /// A session that HTTP/1.1 is to be upgraded to; `accept` proves to the peer that it is.
+    WebSocket {
+        link: &'a Rc<Link>,
+        frames: &'a Frames,
+        accept: &'a str,
+    },
+    /// A call over HTTP/1.1 whose message is the body.
+    Unary {
+        link: &'a Rc<Link>,
+        body_bytes: usize,
+        keep_alive: bool,
+        expects_continue: bool,
+    },
 }
 
 impl Exchange<'_> {
@@ -32,6 +51,19 @@ impl Exchange<'_> {
             Self::Http2 { body, respond } => {
                 let send = respond.send_response(status::headers(), false).ok()?;
                 Some((body.into(), send.into()))
+            }
+            Self::WebSocket { link, frames, accept } => {
+                link.stage(http1::upgraded(accept));
+                let source =
+                    Source::WebSocket { link: Rc::clone(link), frames: Rc::clone(frames), whole: None };
+                Some((source, Outlet::WebSocket(Rc::clone(link))))
+            }
+            Self::Unary { link, body_bytes, keep_alive, expects_continue } => {
+                if expects_continue {
+                    link.stage(http1::go_on());
+                }
+                let source = Source::unary(Rc::clone(link), body_bytes);
+                Some((source, Outlet::Unary { link: Rc::clone(link), message: Bytes::new(), keep_alive }))
             }
         }
     }
