@@ -3,11 +3,12 @@
 Owns: the three unary calls of a node. Never: a key that leaves the machine, or a retry.
 """
 
-import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from carriers import post
+from node import Node
 from wire import Wire
 
 PATIENCE_S = 15.0
@@ -23,9 +24,11 @@ def new_key_and_csr() -> tuple[bytes, bytes]:
     return pem, csr.public_bytes(serialization.Encoding.DER)
 
 
-def call(channel: grpc.Channel, name: str, request, answer):
-    """One unary call of `gateway.v1.NodeGateway` on a channel of its own."""
-    with channel:
+def call(node: Node, name: str, request, answer):
+    """One unary call of `gateway.v1.NodeGateway` on a connection of its own."""
+    if node.transport == "websocket":
+        return answer.FromString(post(node, name, request.SerializeToString()))
+    with node.channel() as channel:
         method = channel.unary_unary(
             f"/gateway.v1.NodeGateway/{name}",
             request_serializer=type(request).SerializeToString,
@@ -34,11 +37,11 @@ def call(channel: grpc.Channel, name: str, request, answer):
         return method(request, timeout=PATIENCE_S)
 
 
-def join(wire: Wire, channel: grpc.Channel, token: str, machine: str) -> tuple[bytes, bytes]:
+def join(wire: Wire, node: Node, token: str, machine: str) -> tuple[bytes, bytes]:
     """Joins with a token; gives the certificate chain and its key, both PEM."""
     key, csr = new_key_and_csr()
     request = wire.pb.JoinRequest(token=token, csr_der=csr, machine=machine, software_version="conformance/1")
-    answer = call(channel, "Join", request, wire.pb.JoinResponse)
+    answer = call(node, "Join", request, wire.pb.JoinResponse)
     return answer.certificate_chain_pem.encode(), key
 
 

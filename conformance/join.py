@@ -38,7 +38,7 @@ def main() -> int:
     wire = Wire(CHECKOUT / "proto" / "proto")
     node = Node(wire, options.endpoint, Path(options.ca).read_bytes(), options.server_name, None)
     try:
-        chain, key = join(wire, node.channel(), token.strip(), os.uname().nodename)
+        chain, key = join(wire, node, token.strip(), os.uname().nodename)
     except grpc.RpcError as error:
         print(f"join: refused, {error.code().name}: {error.details()}", file=sys.stderr)
         return 1
