@@ -7,6 +7,7 @@
 //!    `LEAVE_TIMEOUT`, whatever the peer does.
 //! 4. A refusal ends the connection, and so does the end of a session. The peer has time to read it: what it
 //!    still sends is read and dropped, so that no reset of the kernel overtakes it.
+//! 5. A turn takes a few rounds of frames, however small; the next comes after a look at all sockets.
 
 mod answer;
 mod frames;
@@ -112,8 +113,9 @@ impl Http1 {
                 return self.rest(now);
             }
         }
-        // Others have their turn; then this one goes on.
-        self.bell.ring();
+        // Others have their turn, and so have the shard's sockets: a peer that sends small frames without end stays
+        // below what a turn may read.
+        self.bell.mark_over_budget();
         self.rest(now)
     }
 
