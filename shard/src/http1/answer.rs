@@ -151,7 +151,7 @@ mod tests {
         assert!(
             answer.ends_with("\r\n\r\ntoo many sessions are being opened; retry after the given delay\n")
         );
-        assert!(answer.contains("content-length: 68\r\n"), "{answer}");
+        assert!(answer.contains("content-length: 64\r\n"), "{answer}");
     }
 
     #[test]
