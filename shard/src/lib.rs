@@ -38,6 +38,7 @@ mod outbound;
 mod outbox;
 mod paced;
 mod panics;
+mod place;
 mod preflight;
 mod receive;
 mod receive_budget;
@@ -53,6 +54,7 @@ mod stream;
 mod timers;
 pub mod tls;
 mod transport;
+mod turnstile;
 mod verifier;
 mod wire;
 

@@ -3,7 +3,8 @@
 //! A protocol reads until nothing is there, so a peer that never stops sending would keep the thread.
 //! Here a turn's share is read and no more, and HTTP/2's frames are metered as they go by.
 //!
-//! 1. At most `READ_BYTES_PER_TURN` a turn; then the task is asked for another turn.
+//! 1. At most `READ_BYTES_PER_TURN` a turn, where frames that make work cost more than their bytes; then the task
+//!    is asked for another turn. What is over it is less than `CHUNK_BYTES` of such frames.
 //! 2. A flood is an I/O error: it ends this connection.
 
 use std::io;
@@ -11,12 +12,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::bell::Bell;
 use crate::counters::ShardCounters;
 use crate::executor::Clock;
 use crate::flood::FrameMeter;
+
+/// HTTP/2 works off whatever a read gives it, so what it is given at once is little.
+const CHUNK_BYTES: usize = 2 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Paced<T> {
@@ -38,20 +42,22 @@ impl<T> Paced<T> {
     }
 
     fn meter(&mut self, read: &[u8]) -> io::Result<()> {
-        self.bell.spend(read.len());
-        let Some(meter) = &mut self.meter else { return Ok(()) };
-        if self.bell.take_data_sent() {
-            meter.handle_data_sent();
-        }
+        let Some(meter) = &mut self.meter else {
+            self.bell.spend(read.len());
+            return Ok(());
+        };
+        meter.handle_data_sent(self.bell.take_data_sent());
         let clock = self.clock;
-        meter.handle_bytes(read, || clock.now()).map_err(|_| {
+        let work = meter.handle_bytes(read, || clock.now()).map_err(|_| {
             self.counters.floods.one_more();
             io::Error::new(io::ErrorKind::ConnectionAborted, "the peer floods the connection with frames")
-        })
+        })?;
+        self.bell.spend(read.len() + work);
+        Ok(())
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
+impl<T: AsyncBufRead + Unpin> AsyncRead for Paced<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -63,7 +69,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        std::task::ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
+        let there = std::task::ready!(Pin::new(&mut this.io).poll_fill_buf(context))?;
+        let chunk = &there[..there.len().min(CHUNK_BYTES).min(buffer.remaining())];
+        buffer.put_slice(chunk);
+        let taken = chunk.len();
+        Pin::new(&mut this.io).consume(taken);
         Poll::Ready(this.meter(&buffer.filled()[before..]))
     }
 }

@@ -15,6 +15,7 @@ use std::task::Poll;
 
 use gateway_core::admission::Admission;
 use gateway_core::close::CloseReason;
+use gateway_core::crowd::Crowd;
 use gateway_core::drain::DrainOrder;
 use gateway_core::ids::{SessionKey, ShardId};
 use gateway_core::limits::Limits;
@@ -39,6 +40,7 @@ use crate::rest::Rest;
 use crate::sleeper::Sleeper;
 use crate::timers::Timers;
 use crate::tls::TlsMaterial;
+use crate::turnstile::Turnstile;
 
 /// What a shard does about new streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub(crate) struct Shard {
     pub(crate) timers: Rc<Timers>,
     pub(crate) receive_budget: Rc<ReceiveBudget>,
     pub(crate) handshakes: Rc<HandshakeSlots>,
+    pub(crate) turnstile: Turnstile,
+    pub(crate) crowd: RefCell<Crowd>,
     pub(crate) queues: Queues,
     pub(crate) stage: Cell<Stage>,
     pub(crate) breather: Breather,
@@ -141,6 +145,8 @@ impl Shard {
             timers: Rc::default(),
             receive_budget: ReceiveBudget::new(limits.receive_bytes_per_shard),
             handshakes: HandshakeSlots::new(limits.handshakes_at_once),
+            turnstile: Turnstile::default(),
+            crowd: RefCell::new(Crowd::new(limits.connections_per_certificate)),
             queues: parts.queues,
             stage: Cell::new(Stage::Closed),
             breather: Breather::default(),

@@ -235,7 +235,7 @@ impl Incoming {
     }
 
     fn count_idle_frame(&mut self, now: impl Fn() -> Moment) -> Result<(), Fault> {
-        self.idle_frames.take(now).map_err(|Flood| Fault::Flood)
+        self.idle_frames.take(now).map(drop).map_err(|Flood| Fault::Flood)
     }
 
     /// How long the head is, by the part of it that is here.

@@ -38,6 +38,7 @@ use crate::connection::{LEAVE_TIMEOUT, ROUNDS_PER_TURN, Turns};
 use crate::executor::Tcp;
 use crate::flood::{Bucket, Flood};
 use crate::panics;
+use crate::place::Place;
 use crate::shard::{ConnectionLease, Shard};
 use crate::status::CallStatus;
 use crate::stream::{self, Afterwards, Peer, Stream};
@@ -63,6 +64,7 @@ pub(crate) struct Http1 {
     requests: Bucket,
     leaving_until: Option<Moment>,
     deadline: Deadline,
+    _place: Option<Place>,
     // Last: the shard counts the connection until all above is gone.
     _lease: ConnectionLease,
 }
@@ -74,15 +76,17 @@ enum Stage {
 }
 
 impl Http1 {
+    /// Without a place it is only told that its peer has too many.
     pub(crate) fn new(
         shard: &Rc<Shard>,
         lease: ConnectionLease,
+        place: Option<Place>,
         tls: TlsStream<Tcp>,
         peer: Peer,
     ) -> Box<Self> {
         let bell = Arc::clone(lease.bell());
-        let now = shard.clock.now();
-        Box::new(Self {
+        let (now, has_place) = (shard.clock.now(), place.is_some());
+        let mut connection = Box::new(Self {
             waker: Waker::from(Arc::clone(&bell)),
             link: Link::new(shard, &bell, tls),
             peer,
@@ -92,8 +96,13 @@ impl Http1 {
             deadline: shard.timers.deadline(Arc::clone(&bell)),
             bell,
             shard: Rc::clone(shard),
+            _place: place,
             _lease: lease,
-        })
+        });
+        if !has_place {
+            connection.refuse(&TOO_MANY_CONNECTIONS, now);
+        }
+        connection
     }
 
     fn turn(&mut self) -> Poll<()> {
@@ -351,6 +360,12 @@ const TOO_SLOW: Refused = Refused {
     status: StatusCode::REQUEST_TIMEOUT,
     header: None,
     sentence: "the head of the request did not come in time (sessions.streamless_timeout)",
+};
+
+const TOO_MANY_CONNECTIONS: Refused = Refused {
+    status: StatusCode::TOO_MANY_REQUESTS,
+    header: None,
+    sentence: "there are too many connections of this certificate, or of clients without one; dial again later",
 };
 
 const TOO_MANY_REQUESTS: Refused = Refused {
