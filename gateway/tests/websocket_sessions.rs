@@ -1,8 +1,8 @@
 //! Sessions over WebSocket, on real processes: all that holds over HTTP/2 holds here, since only what carries the
 //! frames is another.
 //!
-//! Hostile peers of WebSocket are in `hostile_peers/websocket.rs`; most other stories run over it too with
-//! `GATEWAY_TRANSPORT=websocket`.
+//! Hostile peers of WebSocket are in `hostile_peers/websocket.rs`; other stories that ask for nothing of gRPC run over it
+//! too with `GATEWAY_TRANSPORT=websocket`.
 //!
 //! 1. How a session ends is told by a close code, 4000 and the gRPC status, with the sentence as its reason.
 //! 2. Who is refused before the upgrade is told by HTTP, with both headers of a delay.

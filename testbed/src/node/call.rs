@@ -112,7 +112,7 @@ impl Target {
             Transport::Http2 => Box::pin(Call::open(tls, path, headers)).await,
             Transport::WebSocket => {
                 let call = Box::pin(WebSocketCall::open(tls, headers)).await?;
-                Ok(Call(Carrier::WebSocket(call)))
+                Ok(Call(Carrier::WebSocket(Box::new(call))))
             }
         }
     }
@@ -133,15 +133,16 @@ pub struct Call(Carrier);
 
 #[derive(Debug)]
 enum Carrier {
-    Http2(Http2Call),
-    WebSocket(WebSocketCall),
+    Http2(Box<Http2Call>),
+    WebSocket(Box<WebSocketCall>),
 }
 
 impl Call {
     /// Starts HTTP/2 on `tls` and opens the call at `path`; `headers` are sent besides gRPC's own
     /// and win over them.
     pub async fn open(tls: TlsStream<TcpStream>, path: &str, headers: HeaderMap) -> Result<Self, End> {
-        Http2Call::open(tls, path, headers).await.map(Carrier::Http2).map(Self)
+        let call = Http2Call::open(tls, path, headers).await?;
+        Ok(Self(Carrier::Http2(Box::new(call))))
     }
 
     /// Queues bytes, normally one message with its prefix. To be followed by a poll.

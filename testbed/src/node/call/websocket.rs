@@ -34,7 +34,7 @@ const STATUSES: std::ops::RangeInclusive<u16> = http1::CLOSE_BASE..=http1::CLOSE
 
 /// A session.
 pub(super) struct WebSocketCall {
-    socket: Box<WebSocketStream<AlertWatch>>,
+    socket: WebSocketStream<AlertWatch>,
     alert: SeenAlert,
     outbox: VecDeque<Bytes>,
     outgoing: Deframer,
@@ -71,7 +71,7 @@ impl WebSocketCall {
             .await
             .map_err(|error| refusal(&error, &alert))?;
         Ok(Self {
-            socket: Box::new(socket),
+            socket,
             alert,
             outbox: VecDeque::new(),
             outgoing: Deframer::new(usize::MAX),
@@ -103,7 +103,7 @@ impl WebSocketCall {
             self.end = Some(failure("the connection", &error, &self.alert));
         }
         if reads {
-            match ready!(Pin::new(&mut *self.socket).poll_next(cx)) {
+            match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
                 Some(Ok(Message::Binary(message))) => {
                     // What the reading freed has to reach the peer too.
                     cx.waker().wake_by_ref();
@@ -112,7 +112,7 @@ impl WebSocketCall {
                 Some(Ok(Message::Close(frame))) => {
                     self.end = Some(end_of(frame.as_ref()));
                     // The answer to it, if it can go at once: the connection is dropped next.
-                    let _ = Pin::new(&mut *self.socket).poll_flush(cx);
+                    let _ = Pin::new(&mut self.socket).poll_flush(cx);
                 }
                 // The library answers pings by itself.
                 Some(Ok(_)) => {
@@ -131,7 +131,7 @@ impl WebSocketCall {
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while !self.outbox.is_empty() || self.half_close {
-            let mut socket = Pin::new(&mut *self.socket);
+            let mut socket = Pin::new(&mut self.socket);
             ready!(socket.as_mut().poll_ready(cx))?;
             match self.outbox.pop_front() {
                 Some(message) => socket.start_send(Message::Binary(message))?,
@@ -142,7 +142,7 @@ impl WebSocketCall {
                 }
             }
         }
-        Pin::new(&mut *self.socket).poll_flush(cx)
+        Pin::new(&mut self.socket).poll_flush(cx)
     }
 }
 
