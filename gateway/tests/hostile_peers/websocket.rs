@@ -162,14 +162,14 @@ impl Raw {
     async fn closes(mut self, status: u32, sentence: &str) {
         self.is_told(status, sentence).await;
         self.write(&frame(FIN | CLOSE, b"")).await;
-        self.is_ended().await;
+        self.must_end().await;
     }
 
     /// Closes, and is answered.
     async fn close(mut self) {
         self.write(&frame(FIN | CLOSE, b"\x03\xe8bye")).await;
         self.is_told(0, "").await;
-        self.is_ended().await;
+        self.must_end().await;
     }
 
     async fn is_told(&mut self, status: u32, sentence: &str) {
@@ -185,13 +185,13 @@ impl Raw {
         }
     }
 
-    async fn is_ended(mut self) {
+    async fn must_end(mut self) {
         let (rest, end) = self.connection.read_to_end(LEAVING / 2).await;
         assert!(end.is_some() && rest.is_empty(), "an answered close ends the connection at once: {rest:?}");
     }
 
     /// The connection ends by itself, when it is due.
-    async fn is_cut(mut self, what: &str, due: Duration, since: Instant) -> Vec<u8> {
+    async fn must_be_cut(mut self, what: &str, due: Duration, since: Instant) -> Vec<u8> {
         let (received, end) = self.connection.read_to_end(SOON).await;
         assert!(end.is_some(), "{what}: it still stands");
         let took = since.elapsed();
@@ -351,7 +351,7 @@ async fn half_a_head(peer: &Target) {
     let since = Instant::now();
     let mut raw = Raw::connect(peer).await;
     raw.write(b"GET /gateway.v1/session HTTP/1.1\r\nhost").await;
-    let answer = raw.is_cut("half a head", Duration::from_secs(1), since).await;
+    let answer = raw.must_be_cut("half a head", Duration::from_secs(1), since).await;
     assert!(answer.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&answer));
 }
 
@@ -376,14 +376,14 @@ async fn dripping_head(peer: &Target) {
 async fn silent(peer: &Target) {
     let since = Instant::now();
     let raw = Raw::connect(peer).await;
-    assert!(raw.is_cut("a silent connection", Duration::from_secs(1), since).await.is_empty());
+    assert!(raw.must_be_cut("a silent connection", Duration::from_secs(1), since).await.is_empty());
 }
 
 async fn silent_body(peer: &Target) {
     let since = Instant::now();
     let mut raw = Raw::connect(peer).await;
     raw.write(b"POST /gateway.v1/Join HTTP/1.1\r\nhost: g\r\ncontent-length: 5\r\n\r\nab").await;
-    let answer = raw.is_cut("half a body", Duration::from_millis(1200), since).await;
+    let answer = raw.must_be_cut("half a body", Duration::from_millis(1200), since).await;
     assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
 }
 
@@ -414,5 +414,5 @@ async fn unanswered_end(peer: &Target) {
     raw.write(&frame(FIN | BINARY, b"\xff\xff\xff")).await;
     let (opcode, _) = raw.frame().await;
     assert_eq!(opcode, CLOSE);
-    raw.is_cut("an unanswered close", LEAVING, since).await;
+    raw.must_be_cut("an unanswered close", LEAVING, since).await;
 }
