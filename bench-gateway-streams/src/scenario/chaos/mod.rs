@@ -67,11 +67,11 @@ pub(crate) async fn run(arguments: Box<ChaosArguments>) -> anyhow::Result<bool> 
             if !stands {
                 // What comes after would be judged by what this one left behind.
                 say(&format!("no recovery from {} in round {}: the run ends here", fault.name(), round + 1));
-                return conclude(&plan, stage, rows, refused, started.elapsed()).await;
+                return Box::pin(conclude(&plan, stage, rows, refused, started.elapsed())).await;
             }
         }
     }
-    conclude(&plan, stage, rows, refused, started.elapsed()).await
+    Box::pin(conclude(&plan, stage, rows, refused, started.elapsed())).await
 }
 
 // What was asked for, or all; of all, without what the caller has no right to do.
