@@ -3,11 +3,12 @@
 Owns: the three unary calls of a node. Never: a key that leaves the machine, or a retry.
 """
 
-import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from carriers import post
+from node import Node
 from wire import Wire
 
 PATIENCE_S = 15.0
@@ -23,9 +24,11 @@ def new_key_and_csr() -> tuple[bytes, bytes]:
     return pem, csr.public_bytes(serialization.Encoding.DER)
 
 
-def call(channel: grpc.Channel, name: str, request, answer):
-    """One unary call of `gateway.v1.NodeGateway` on a channel of its own."""
-    with channel:
+def call(node: Node, name: str, request, answer):
+    """One unary call of `gateway.v1.NodeGateway` on a connection of its own."""
+    if node.transport == "websocket":
+        return answer.FromString(post(node, name, request.SerializeToString()))
+    with node.channel() as channel:
         method = channel.unary_unary(
             f"/gateway.v1.NodeGateway/{name}",
             request_serializer=type(request).SerializeToString,
@@ -34,25 +37,25 @@ def call(channel: grpc.Channel, name: str, request, answer):
         return method(request, timeout=PATIENCE_S)
 
 
-def join(wire: Wire, channel: grpc.Channel, token: str, machine: str) -> tuple[bytes, bytes]:
+def join(wire: Wire, node: Node, token: str, machine: str) -> tuple[bytes, bytes]:
     """Joins with a token; gives the certificate chain and its key, both PEM."""
     key, csr = new_key_and_csr()
     request = wire.pb.JoinRequest(token=token, csr_der=csr, machine=machine, software_version="conformance/1")
-    answer = call(channel, "Join", request, wire.pb.JoinResponse)
+    answer = call(node, "Join", request, wire.pb.JoinResponse)
     return answer.certificate_chain_pem.encode(), key
 
 
-def renew(wire: Wire, channel: grpc.Channel) -> tuple[bytes, bytes]:
-    """Renews the certificate that the channel shows; gives the new chain and its key, both PEM."""
+def renew(wire: Wire, node: Node) -> tuple[bytes, bytes]:
+    """Renews the certificate that the node has; gives the new chain and its key, both PEM."""
     key, csr = new_key_and_csr()
-    answer = call(channel, "Renew", wire.pb.RenewRequest(csr_der=csr), wire.pb.RenewResponse)
+    answer = call(node, "Renew", wire.pb.RenewRequest(csr_der=csr), wire.pb.RenewResponse)
     return answer.certificate_chain_pem.encode(), key
 
 
-def fetch_secret(wire: Wire, channel: grpc.Channel, name: str, version: str = "") -> bytes:
+def fetch_secret(wire: Wire, node: Node, name: str, version: str = "") -> bytes:
     """A secret's value; an empty version is the newest."""
     request = wire.pb.FetchSecretRequest(name=name, version=version)
-    return call(channel, "FetchSecret", request, wire.pb.FetchSecretResponse).value
+    return call(node, "FetchSecret", request, wire.pb.FetchSecretResponse).value
 
 
 def serial_of(chain: bytes) -> str:

@@ -56,12 +56,12 @@ def main() -> int:
     node = Node(wire, options.endpoint, Path(options.ca).read_bytes(), options.server_name, identity)
     try:
         if command == "secret":
-            sys.stdout.buffer.write(fetch_secret(wire, node.channel(), options.name, options.version))
+            sys.stdout.buffer.write(fetch_secret(wire, node, options.name, options.version))
             return 0
         if command == "join":
-            chain, key = join(wire, node.channel(), token_of(options), os.uname().nodename)
+            chain, key = join(wire, node, token_of(options), os.uname().nodename)
         else:
-            chain, key = renew(wire, node.channel())
+            chain, key = renew(wire, node)
     except grpc.RpcError as error:
         print(f"{command}: refused, {error.code().name}: {error.details()}", file=sys.stderr)
         return 1

@@ -26,8 +26,9 @@ import spec_stories  # noqa: F401
 import relay_stories  # noqa: F401
 import drain_stories  # noqa: F401
 from database import Database
+from carriers import TRANSPORTS
 from node import Identity, Node
-from story import STORIES, World, run
+from story import STORIES, World, run, stories_over
 from wire import Wire
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -61,6 +62,7 @@ def arguments() -> argparse.Namespace:
     flag("--secret-value", "the value of that secret, as text")
     flag("--leaving-endpoint", "HOST:PORT of another gateway of that database, which the run may send away")
     flag("--leaving-pid", "its process id: it is told to stop", type=int)
+    flag("--transport", "h2 (gRPC) or websocket (WebSocket, and HTTP/1.1 for unary calls)", choices=TRANSPORTS)
     flag("--proto", "folder with gateway/v1/gateway.proto (default: that of the checkout)")
     parser.add_argument(
         "--expect-small-bucket", action="store_true", help="the gateway at --endpoint itself has the small bucket"
@@ -87,14 +89,14 @@ def world_of(options: argparse.Namespace) -> World:
 
     def node(cert, key, node_id, endpoint=options.endpoint):
         identity = Identity(node_id, read(cert), read(key))
-        return Node(wire, endpoint, ca, server_name, identity)
+        return Node(wire, endpoint, ca, server_name, identity, options.transport)
 
     first = (options.cert, options.key, options.node_id)
     world = World(
         wire=wire,
         node=node(*first),
         database=database,
-        anonymous=Node(wire, options.endpoint, ca, server_name, None),
+        anonymous=Node(wire, options.endpoint, ca, server_name, None, options.transport),
     )
     if options.second_cert and options.second_key and options.second_node_id:
         world.second_node = node(options.second_cert, options.second_key, options.second_node_id)
@@ -127,11 +129,12 @@ def refuse(sentence: str):
 
 def main() -> int:
     options = arguments()
+    options.transport = options.transport or "h2"
     if options.list:
         for name, function in STORIES.items():
             print(f"{name}: {function.__doc__}")
         return 0
-    names = options.story or list(STORIES)
+    names = options.story or stories_over(options.transport)
     unknown = [name for name in names if name not in STORIES]
     if unknown:
         refuse(f"there is no story {', '.join(unknown)}; --list shows them all")

@@ -1,41 +1,28 @@
-"""A node as small as it can be, on the official gRPC client and nothing else.
+"""A node as small as it can be, on stock clients and nothing else.
 
-Owns: channels with mutual TLS, one session's frames in order of arrival, and how it ended. Never:
-a decision that a story should make, a retry, or a frame that was not asked for.
+Owns: one session's frames in order of arrival, whatever carries them (`carriers.py`), and how it ended.
+Never: a decision that a story should make, a retry, or a frame that was not asked for.
 
 1. A session keeps every frame that it received, so a story can show that one was *not* sent.
 2. `expect` waits for a frame or for the end of the stream, whichever comes first; no sleeps.
 3. Retries of the library are off: a story sees each refusal itself.
 """
 
-import queue
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import grpc
 
-from wire import SESSION, Wire
+from carriers import End, Grpc, WebSocket
+from wire import Wire
 
 PATIENCE_S = 15.0
 ANSWERS = ("ack", "event_ack", "rejected")
-_HALF_CLOSE = object()
 
 
 class StoryFailed(Exception):
     """What a story expected did not happen; the text says what was seen instead."""
-
-
-@dataclass
-class End:
-    """How a stream ended: status code, sentence, trailers."""
-
-    code: grpc.StatusCode
-    details: str
-    trailers: dict = field(default_factory=dict)
-
-    def __str__(self):
-        return f'{self.code.name} "{self.details}"'
 
 
 @dataclass(frozen=True)
@@ -48,14 +35,23 @@ class Identity:
 
 
 class Node:
-    """One node: an identity, and where its gateway is."""
+    """One node: an identity, where its gateway is, and what carries its frames."""
 
-    def __init__(self, wire: Wire, endpoint: str, ca: bytes, server_name: str, identity: Identity | None):
+    def __init__(
+        self,
+        wire: Wire,
+        endpoint: str,
+        ca: bytes,
+        server_name: str | None,
+        identity: Identity | None,
+        transport: str = "h2",
+    ):
         self.wire = wire
         self.endpoint = endpoint
         self.identity = identity
         self.ca = ca
         self.server_name = server_name
+        self.transport = transport
         self.boot_id = f"boot-{time.time_ns()}"
 
     def channel(self, options=()) -> grpc.Channel:
@@ -73,9 +69,12 @@ class Node:
             options.append(("grpc.ssl_target_name_override", self.server_name))
         return grpc.secure_channel(self.endpoint, credentials, options)
 
-    def open(self, compression=grpc.Compression.NoCompression, options=()) -> "Session":
-        """Opens a stream and sends nothing."""
-        return Session(self.wire, self.channel(options), compression)
+    def open(self, compression=grpc.Compression.NoCompression, keepalive_s=None) -> "Session":
+        """Opens a stream and sends nothing; with keep-alive it probes a silent connection so often."""
+        if self.transport == "websocket":
+            return Session(self.wire, WebSocket(self.wire, self, keepalive_s))
+        options = [("grpc.keepalive_time_ms", int(keepalive_s * 1000))] if keepalive_s else []
+        return Session(self.wire, Grpc(self.wire, self.channel(options), compression))
 
     def hello(self, lanes=None, known=(), **more):
         """A `Hello` frame: `lanes` maps name to capacity, `known` lists (id, attempt, state name)."""
@@ -96,9 +95,9 @@ class Node:
             )
         )
 
-    def session(self, lanes=None, known=(), options=()) -> "Session":
+    def session(self, lanes=None, known=(), keepalive_s=None) -> "Session":
         """Opens a stream, says Hello, and waits for `Welcome`."""
-        session = self.open(options=options)
+        session = self.open(keepalive_s=keepalive_s)
         try:
             session.send(self.hello(lanes, known))
             session.welcome = session.expect("welcome")
@@ -109,24 +108,17 @@ class Node:
 
 
 class Session:
-    """One `Session` stream."""
+    """One session."""
 
-    def __init__(self, wire: Wire, channel: grpc.Channel, compression):
+    def __init__(self, wire: Wire, carrier):
         self.wire = wire
         self.welcome = None
         self.received = []
         self._unclaimed = []
         self._news = threading.Condition()
         self._end = None
-        self._outgoing = queue.SimpleQueue()
         self._next_ref = 0
-        self._channel = channel
-        call = channel.stream_stream(
-            SESSION,
-            request_serializer=lambda frame: frame if isinstance(frame, bytes) else frame.SerializeToString(),
-            response_deserializer=wire.pb.GatewayFrame.FromString,
-        )
-        self._call = call(iter(self._outgoing.get, _HALF_CLOSE), compression=compression)
+        self._carrier = carrier
         threading.Thread(target=self._read, name="session-reader", daemon=True).start()
 
     def __enter__(self):
@@ -142,20 +134,18 @@ class Session:
 
     def send(self, frame) -> None:
         """Sends one frame: a message, or bytes as they are."""
-        self._outgoing.put(frame)
+        self._carrier.send(frame if isinstance(frame, (bytes, str)) else frame.SerializeToString())
 
     def half_close(self) -> None:
-        self._outgoing.put(_HALF_CLOSE)
+        self._carrier.half_close()
 
     def cancel(self) -> None:
-        """The client cancels the call (RST_STREAM on the wire); the connection stays."""
-        self._call.cancel()
+        """The client cancels the session."""
+        self._carrier.cancel()
 
     def abandon(self) -> None:
-        """Drops the stream and its connection."""
-        self._call.cancel()
-        self._outgoing.put(_HALF_CLOSE)
-        self._channel.close()
+        """Drops the session and its connection."""
+        self._carrier.abandon()
 
     def heartbeat(self, sequence: int):
         """Sends a heartbeat and waits for its answer."""
@@ -262,23 +252,16 @@ class Session:
     # -- the reader's thread
 
     def _read(self) -> None:
-        try:
-            for frame in self._call:
-                with self._news:
-                    self.received.append(frame)
-                    self._unclaimed.append(frame)
-                    self._news.notify_all()
-        except grpc.RpcError:
-            pass  # The status below says it.
-        end = End(
-            self._call.code(),
-            self._call.details() or "",
-            {key: value for key, value in (self._call.trailing_metadata() or ())},
-        )
+        end = self._carrier.read(self._take)
         with self._news:
             self._end = end
             self._news.notify_all()
-        self._outgoing.put(_HALF_CLOSE)
+
+    def _take(self, frame) -> None:
+        with self._news:
+            self.received.append(frame)
+            self._unclaimed.append(frame)
+            self._news.notify_all()
 
     def _seen(self) -> str:
         if not self.received:

@@ -1,6 +1,6 @@
 """Stories of the calls that a gateway passes on: Join, Renew, FetchSecret.
 
-Owns: what a machine with a join token does on the official gRPC client and the `cryptography` library.
+Owns: what a machine with a join token does on stock clients and the `cryptography` library.
 Never: a rule of the service behind the gateway, beyond what every such service must keep.
 """
 
@@ -20,13 +20,13 @@ def join_with_a_token_alone(world: World):
     joined = _joined(world, token)
     with joined.session() as session:
         session.heartbeat(1)
-    _refused(Code.UNAUTHENTICATED, lambda: join(world.wire, world.anonymous.channel(), token, "conformance"))
+    _refused(Code.UNAUTHENTICATED, lambda: join(world.wire, world.anonymous, token, "conformance"))
 
 
 @story
 def join_with_a_wrong_token(world: World):
     """A token that nobody minted is refused UNAUTHENTICATED, with a sentence."""
-    _refused(Code.UNAUTHENTICATED, lambda: join(world.wire, world.anonymous.channel(), "no-such-token", "conformance"))
+    _refused(Code.UNAUTHENTICATED, lambda: join(world.wire, world.anonymous, "no-such-token", "conformance"))
 
 
 @story
@@ -35,10 +35,10 @@ def renew_for_the_next_certificate(world: World):
     joined = _joined(world, world.join_token())
     key, csr = new_key_and_csr()
     pb = world.wire.pb
-    answer = call(joined.channel(), "Renew", pb.RenewRequest(csr_der=csr), pb.RenewResponse)
+    answer = call(joined, "Renew", pb.RenewRequest(csr_der=csr), pb.RenewResponse)
     chain = answer.certificate_chain_pem.encode()
     check(chain != joined.identity.certificate, "the renewed certificate is the old one")
-    renewed = Node(world.wire, joined.endpoint, joined.ca, joined.server_name, Identity("", chain, key))
+    renewed = _node(joined, Identity("", chain, key))
     for node in (joined, renewed):
         with node.session() as session:
             session.heartbeat(1)
@@ -50,11 +50,11 @@ def fetch_a_secret(world: World):
     name, value = world.secret()
     joined = _joined(world, world.join_token())
     pb = world.wire.pb
-    answer = call(joined.channel(), "FetchSecret", pb.FetchSecretRequest(name=name), pb.FetchSecretResponse)
+    answer = call(joined, "FetchSecret", pb.FetchSecretRequest(name=name), pb.FetchSecretResponse)
     check(answer.value == value.encode(), "the secret has another value")
     check(answer.version != "", "the secret has no version")
     for missing in (pb.FetchSecretRequest(name=f"{name}-missing"), pb.FetchSecretRequest(name=name, version="none")):
-        _refused(Code.NOT_FOUND, lambda: call(joined.channel(), "FetchSecret", missing, pb.FetchSecretResponse))
+        _refused(Code.NOT_FOUND, lambda: call(joined, "FetchSecret", missing, pb.FetchSecretResponse))
 
 
 @story
@@ -64,14 +64,18 @@ def relayed_calls_need_a_certificate(world: World):
     renew = pb.RenewRequest(csr_der=new_key_and_csr()[1])
     fetch = pb.FetchSecretRequest(name="any")
     for name, request, kind in (("Renew", renew, pb.RenewResponse), ("FetchSecret", fetch, pb.FetchSecretResponse)):
-        _refused(Code.UNAUTHENTICATED, lambda: call(world.anonymous.channel(), name, request, kind))
+        _refused(Code.UNAUTHENTICATED, lambda: call(world.anonymous, name, request, kind))
 
 
 def _joined(world: World, token: str) -> Node:
     """A node that has just joined."""
-    chain, key = join(world.wire, world.anonymous.channel(), token, "conformance")
-    anonymous = world.anonymous
-    return Node(world.wire, anonymous.endpoint, anonymous.ca, anonymous.server_name, Identity("", chain, key))
+    chain, key = join(world.wire, world.anonymous, token, "conformance")
+    return _node(world.anonymous, Identity("", chain, key))
+
+
+def _node(like: Node, identity: Identity) -> Node:
+    """A node of that identity that dials as the other does."""
+    return Node(like.wire, like.endpoint, like.ca, like.server_name, identity, like.transport)
 
 
 def _refused(code: grpc.StatusCode, calling) -> None:

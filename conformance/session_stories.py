@@ -8,7 +8,8 @@ import uuid
 
 import grpc
 
-from story import World, check, story
+from carriers import post
+from story import World, check, only_over, story
 
 Code = grpc.StatusCode
 
@@ -46,7 +47,7 @@ def heartbeat_ack(world: World):
 @story
 def keepalive_pings_are_permitted(world: World):
     """The PINGs of a stock client with keep-alive, one a second, end nothing."""
-    with world.node.session(options=[("grpc.keepalive_time_ms", 1000)]) as session:
+    with world.node.session(keepalive_s=1) as session:
         # A PING goes out after each second in which nothing came; the bound is on the story's side.
         session.must_stay_open(seconds=3.5)
         session.heartbeat(1)
@@ -202,6 +203,7 @@ def oversized_frame(world: World):
 
 
 @story
+@only_over("h2")
 def compressed_frame(world: World):
     """A compressed frame ends the stream UNIMPLEMENTED."""
     with world.node.open(grpc.Compression.Gzip) as session:
@@ -213,6 +215,7 @@ def compressed_frame(world: World):
 
 
 @story
+@only_over("h2")
 def unknown_call(world: World):
     """A call that does not exist ends UNIMPLEMENTED."""
     channel = world.node.channel()
@@ -229,6 +232,7 @@ def unknown_call(world: World):
 
 
 @story
+@only_over("h2")
 def health_is_serving(world: World):
     """The standard health service says SERVING, by Check and as the first answer of Watch."""
     health = world.wire.health
@@ -246,6 +250,7 @@ def health_is_serving(world: World):
 
 
 @story
+@only_over("h2")
 def health_of_an_unknown_service(world: World):
     """Of a service that is not there Check ends NOT_FOUND, and Watch says SERVICE_UNKNOWN and stays."""
     health = world.wire.health
@@ -265,3 +270,23 @@ def health_of_an_unknown_service(world: World):
         watch.cancel()
     finally:
         channel.close()
+
+
+@story
+@only_over("websocket")
+def text_message(world: World):
+    """A text message over WebSocket ends the session INVALID_ARGUMENT: frames are binary messages."""
+    with world.node.session() as session:
+        session.send("hello")
+        session.must_end(Code.INVALID_ARGUMENT)
+
+
+@story
+@only_over("websocket")
+def unknown_path(world: World):
+    """A path that does not exist is answered 404, with a sentence."""
+    try:
+        post(world.node, "NoSuchCall", b"")
+        check(False, "an unknown path was answered OK")
+    except grpc.RpcError as error:
+        check("HTTP 404: nothing is here" in error.details(), f"it was answered {error.details()}")

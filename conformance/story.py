@@ -33,6 +33,21 @@ def story(function):
     return function
 
 
+def only_over(transport: str):
+    """The story is of one transport; it is told by `@story` above it."""
+
+    def marked(function):
+        function.transport = transport
+        return function
+
+    return marked
+
+
+def stories_over(transport: str) -> list:
+    """The names of the stories that hold over a transport, in order."""
+    return [name for name, function in STORIES.items() if getattr(function, "transport", transport) == transport]
+
+
 @dataclass
 class World:
     """What a story works with."""

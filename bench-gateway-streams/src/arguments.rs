@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytesize::ByteSize;
-use clap::{Args, Parser, Subcommand};
-use serde::Deserialize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gateway_testbed::node::Transport;
+use serde::{Deserialize, Serialize};
 
 use crate::gate::GateBounds;
 
@@ -36,6 +37,7 @@ pub(crate) struct Arguments {
 const EXAMPLES: &str = "Examples:
   bench-gateway-streams steady --sessions 5000 --commands-per-second 50 --duration 120s --report steady.json
   bench-gateway-streams steady --config configs/bench/steady.toml --shards 4
+  bench-gateway-streams steady --config configs/bench/idle.toml --transport websocket
   bench-gateway-streams storm --config configs/bench/storm.toml
   bench-gateway-streams multi --sessions 1000 --by restart
   bench-gateway-streams multi --sessions 1000 --by drain --drain 10s
@@ -111,11 +113,33 @@ pub(crate) struct SteadyArguments {
     /// Stops the gateway once for that long, in the middle: the figures must show it
     #[arg(long, value_parser = humantime::parse_duration)]
     pub(crate) inject_stall: Option<Duration>,
+    /// What nodes speak: h2 (gRPC) or websocket [default: h2]
+    #[arg(long)]
+    pub(crate) transport: Option<NodeTransport>,
     /// Leaves out the yardstick, a bare INSERT + NOTIFY -> LISTEN + claim on the same cluster
     #[arg(long)]
     pub(crate) no_floor: bool,
     #[command(flatten)]
     pub(crate) gateway: GatewayArguments,
+}
+
+/// What nodes speak.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NodeTransport {
+    #[default]
+    H2,
+    #[value(name = "websocket")]
+    WebSocket,
+}
+
+impl From<NodeTransport> for Transport {
+    fn from(transport: NodeTransport) -> Self {
+        match transport {
+            NodeTransport::H2 => Self::Http2,
+            NodeTransport::WebSocket => Self::WebSocket,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -183,6 +207,7 @@ pub(crate) struct SteadyPlan {
     pub(crate) payload_bytes: usize,
     pub(crate) inject_stall: Option<Duration>,
     pub(crate) with_floor: bool,
+    pub(crate) transport: NodeTransport,
     pub(crate) report: Option<PathBuf>,
     pub(crate) gate: GateBounds,
 }
@@ -204,6 +229,7 @@ struct SteadyFile {
     settle: Option<String>,
     connect_rate: Option<f64>,
     payload: Option<usize>,
+    transport: Option<NodeTransport>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -249,6 +275,7 @@ impl SteadyArguments {
             payload_bytes: self.payload.or(file.payload).unwrap_or(128),
             inject_stall: self.inject_stall,
             with_floor: !self.no_floor,
+            transport: self.transport.or(file.transport).unwrap_or_default(),
             report: self.report.clone(),
             gate: gate.over(GateBounds::contract()),
         };
@@ -330,7 +357,12 @@ mod tests {
             .expect("written");
         let file = file.to_str().expect("text");
         let plan = steady(&["--config", file, "--sessions", "9"]).plan().expect("a plan");
-        assert_eq!((plan.sessions, plan.heartbeat), (9, Duration::from_secs(3)));
+        assert_eq!(
+            (plan.sessions, plan.heartbeat, plan.transport),
+            (9, Duration::from_secs(3), NodeTransport::H2)
+        );
+        let plan = steady(&["--config", file, "--transport", "websocket"]).plan().expect("a plan");
+        assert_eq!(plan.transport, NodeTransport::WebSocket);
         assert_eq!((plan.commands_per_second, plan.gate.rss_bytes), (50.0, 1 << 20));
     }
 

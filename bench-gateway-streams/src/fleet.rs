@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use gateway_testbed::node::{
     Behaviour, End, EndKind, ExecutionLog, Node, NodeEvent, NodeOptions, Observer, RedialBounds, Target,
-    is_terminal, state_name,
+    Transport, is_terminal, state_name,
 };
 use gateway_testbed::pki::Pki;
 use uuid::Uuid;
@@ -268,6 +268,7 @@ pub(crate) struct FleetPlan {
     pub(crate) redial: RedialBounds,
     /// So many of them, the first, dial from that address.
     pub(crate) from: Option<(usize, IpAddr)>,
+    pub(crate) transport: Transport,
     pub(crate) log: Arc<ExecutionLog>,
 }
 
@@ -281,6 +282,7 @@ impl FleetPlan {
             behaviour: Behaviour::default(),
             redial: RedialBounds::default(),
             from: None,
+            transport: Transport::default(),
             log: Arc::clone(world.log()),
         }
     }
@@ -309,7 +311,7 @@ impl Fleet {
                 step.at(fleet.counts.connected() as u64, "");
                 tokio::time::sleep(TICK.min(due.saturating_sub(started.elapsed()))).await;
             }
-            let mut target = Target::new(*address, pki.client_config(Some(identity))?);
+            let mut target = Target::new(*address, pki.client_config(Some(identity))?).over(plan.transport);
             if let Some((count, source)) = plan.from
                 && fleet.nodes.len() < count
             {

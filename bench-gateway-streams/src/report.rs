@@ -14,6 +14,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Serialize;
 
+use crate::arguments::NodeTransport;
 use crate::host::Machine;
 use crate::latency::Percentiles;
 use crate::progress::print;
@@ -88,6 +89,9 @@ pub(crate) struct Report {
     pub(crate) commit: String,
     pub(crate) machine: Machine,
     pub(crate) sessions: usize,
+    /// What the nodes spoke.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<NodeTransport>,
     pub(crate) duration_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dispatch_ms: Option<Percentiles>,
@@ -162,8 +166,12 @@ impl Report {
             row(
                 "load",
                 &format!(
-                    "{} sessions, heartbeat {} s, {} commands/s for {:.0} s",
-                    self.sessions, self.heartbeat_s, self.commands_per_second, self.duration_s
+                    "{} sessions{}, heartbeat {} s, {} commands/s for {:.0} s",
+                    self.sessions,
+                    if self.transport == Some(NodeTransport::WebSocket) { " over WebSocket" } else { "" },
+                    self.heartbeat_s,
+                    self.commands_per_second,
+                    self.duration_s
                 ),
             ),
         ];

@@ -18,6 +18,8 @@ pub enum Shape {
     Grpc,
     /// Three bytes of length, kind, flags, stream, payload.
     Http2,
+    /// Opcode, length, mask, payload.
+    WebSocket,
     /// Tag, length, value; nested.
     Der,
     /// Lines of words.
@@ -169,6 +171,7 @@ impl<'a> Mutator<'a> {
             Shape::Protobuf => pieces(input, dice.below(3), protobuf_field),
             Shape::Grpc => pieces(input, 0, grpc_frame),
             Shape::Http2 => pieces(input, 0, http2_frame),
+            Shape::WebSocket => pieces(input, 0, websocket_frame),
             Shape::Der => pieces(input, dice.below(8), der_value),
             Shape::Text => pieces(input, 0, line),
         };
@@ -224,6 +227,11 @@ impl<'a> Mutator<'a> {
                 Shape::Text => {
                     let (open, close) = [("[", "]"), ("{a=", "}"), ("a.", ""), ("\"", "\"")][dice.below(4)];
                     [open.as_bytes(), &inner, close.as_bytes()].concat()
+                }
+                Shape::WebSocket => {
+                    let length = (inner.len() as u16).to_be_bytes();
+                    let first = [0x82, 0x02, 0x00, 0x80, 0x89][dice.below(5)];
+                    [&[first, 0xfe][..], &length[..], &[0; 4], &inner].concat()
                 }
                 Shape::Grpc | Shape::Http2 => {
                     let length = (inner.len() as u32).to_be_bytes();
@@ -312,6 +320,18 @@ fn http2_frame(bytes: &[u8]) -> Option<(usize, usize)> {
     (9 + length <= bytes.len()).then_some((9, 9 + length))
 }
 
+fn websocket_frame(bytes: &[u8]) -> Option<(usize, usize)> {
+    let (more, short) = match *bytes.get(1)? & 0x7f {
+        126 => (2, None),
+        127 => (8, None),
+        short => (0, Some(usize::from(short))),
+    };
+    let declared = bytes.get(2..2 + more)?.iter().fold(0usize, |sum, byte| sum << 8 | usize::from(*byte));
+    let head = 2 + more + 4;
+    let end = head.checked_add(short.unwrap_or(declared))?;
+    (end <= bytes.len()).then_some((head, end))
+}
+
 fn der_value(bytes: &[u8]) -> Option<(usize, usize)> {
     let short = usize::from(*bytes.get(1)?);
     let (head, length) = match short {
@@ -353,7 +373,7 @@ mod tests {
     #[test]
     fn no_input_is_longer_than_asked_for() {
         let corpus = vec![("a".to_owned(), vec![10; 300])];
-        for shape in [Shape::Protobuf, Shape::Grpc, Shape::Http2, Shape::Der, Shape::Text] {
+        for shape in [Shape::Protobuf, Shape::Grpc, Shape::Http2, Shape::WebSocket, Shape::Der, Shape::Text] {
             let mutator = Mutator::new(&corpus, &["word"], shape, 1000, 7);
             let longest = (0..3000).map(|number| mutator.input(number).len()).max();
             assert!(longest.is_some_and(|longest| (900..=1000).contains(&longest)), "{shape:?}: {longest:?}");

@@ -10,13 +10,13 @@ use std::path::Path;
 use anyhow::Context as _;
 use bytes::Bytes;
 use gateway_proto::framing::encode;
-use gateway_proto::path;
 use gateway_proto::v1::node_frame::Frame;
 use gateway_proto::v1::{
     CommandState, CommandUpdate, Credit, Event, EventBatch, Goodbye, Heartbeat, Hello, InventorySection,
     JoinRequest, KnownCommand, Lane, Load, NodeFrame, Refusal, RefusalReason, SectionHash, SignedEnvelope,
     SpecApplied, SpecGeneration, Status, TunnelRefused,
 };
+use gateway_proto::{http1, path};
 use gateway_testbed::pki::Pki;
 use gateway_testbed::raw::{END_HEADERS, PREFACE, call_headers, call_on, frame_type, http2_frame};
 use prost::Message;
@@ -69,6 +69,12 @@ fn all() -> anyhow::Result<Vec<Seed>> {
     for (name, bytes) in connections() {
         add("flood", name, bytes.clone());
         add("http2", name, bytes);
+    }
+    for (name, bytes) in websockets() {
+        add("websocket", name, bytes);
+    }
+    for (name, text) in heads() {
+        add("http1-head", name, text.into());
     }
     for (name, text) in [("plain", "default"), ("accents", "ünïcode"), ("escape", "a\u{1b}[2Jb\u{202e}c\n")]
     {
@@ -179,6 +185,33 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ),
         ("z-goodbye", Frame::Goodbye(Goodbye { reason: "bye".to_owned() })),
     ]
+}
+
+/// Frames of WebSocket as clients send them, with a mask of nothing.
+fn websockets() -> Vec<(&'static str, Vec<u8>)> {
+    let frame = |first: u8, payload: &[u8]| {
+        let length = u8::try_from(payload.len()).expect("a short payload");
+        [&[first, 0x80 | length, 0, 0, 0, 0][..], payload].concat()
+    };
+    let masked = [&[0x82, 0x83, 1, 2, 3, 4][..], b"abc"].concat();
+    let long = [&[0x82, 0xfe, 1, 0, 9, 9, 9, 9][..], &[7; 256]].concat();
+    let longest = [&[0x82, 0xff, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0][..], b"abc"].concat();
+    let pieces = [frame(0x02, b"a"), frame(0x89, b"ping"), frame(0x00, b"b"), frame(0x80, b"c")].concat();
+    let end = frame(0x88, b"\x03\xe8bye");
+    let every = [&masked[..], &long, &longest, &pieces, &frame(0x8a, b""), &end].concat();
+    vec![("masked", masked), ("long", long), ("pieces", pieces), ("end", end), ("every-kind", every)]
+}
+
+/// Heads of requests.
+fn heads() -> Vec<(&'static str, String)> {
+    let upgrade = format!(
+        "GET {} HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {}\r\n\r\n",
+        http1::SESSION,
+        http1::SUBPROTOCOL
+    );
+    let call = |path| format!("POST {path} HTTP/1.1\r\nHost: g\r\nContent-Length: 3\r\n\r\nabc");
+    vec![("upgrade", upgrade), ("join", call(http1::JOIN)), ("secret", call(http1::FETCH_SECRET))]
 }
 
 /// The client's side of connections.

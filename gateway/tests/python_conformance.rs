@@ -1,5 +1,5 @@
 //! The protocol as a stock client of another language sees it: `conformance/run`, which is the
-//! official gRPC library of Python, against real gateways over mutual TLS.
+//! official gRPC library of Python, and a WebSocket library of it, against real gateways over mutual TLS.
 //!
 //! 1. Every story runs; one that is skipped fails this test as one that fails does.
 //! 2. Three gateways serve one database: one with the defaults, one whose bucket of session opens is
@@ -23,7 +23,16 @@ const LEAVING: &str = "[gateway]\ndrain = \"3s\"\ndrain_grace = \"30s\"\n";
 
 #[tokio::test]
 async fn a_stock_python_client_finds_every_story_of_the_protocol_kept() {
-    let world = World::new("python_conformance").await;
+    run("python_conformance", "h2").await;
+}
+
+#[tokio::test]
+async fn a_stock_websocket_client_finds_them_kept_too() {
+    run("python_websocket", "websocket").await;
+}
+
+async fn run(story: &str, transport: &str) {
+    let world = World::new(story).await;
     let hour = Duration::from_secs(3600);
     let authority = Authority::start(&world.pki, ([127, 0, 0, 1], 0).into(), &world.url, hour).await.unwrap();
     authority.keep_secret("conformance", "1", "only for nodes");
@@ -53,7 +62,7 @@ async fn a_stock_python_client_finds_every_story_of_the_protocol_kept() {
         .args(["--leaving-pid", &leaving.pid().to_string()])
         .args(["--stranger-cert", &text(&stranger.0), "--stranger-key", &text(&stranger.1)])
         .args(["--join-token", &tokens.join(","), "--secret-name", "conformance"])
-        .args(["--secret-value", "only for nodes"])
+        .args(["--secret-value", "only for nodes", "--transport", transport])
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()

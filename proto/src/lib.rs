@@ -6,6 +6,7 @@
 //! needed. What the frames mean is decided elsewhere.
 
 pub mod framing;
+pub mod http1;
 pub mod status_message;
 
 /// Package `gateway.v1`: the calls between a node and a gateway.

@@ -1,4 +1,4 @@
-//! One connection: its HTTP/2 state and the streams on it, driven by one task.
+//! One connection that speaks HTTP/2: its state and the streams on it, driven by one task.
 //!
 //! A turn: take what the peer sent, serve each stream, send what they wrote; again while something
 //! rang, a few times at most.
@@ -34,11 +34,11 @@ use crate::timers::Deadline;
 pub(crate) type Http2 = h2::server::Connection<Paced<TlsStream<Tcp>>, Bytes>;
 
 /// How often a turn goes on because something rang.
-const ROUNDS_PER_TURN: usize = 4;
+pub(crate) const ROUNDS_PER_TURN: usize = 4;
 /// Requests taken before the streams have their turn.
 const REQUESTS_PER_ROUND: usize = 8;
 /// What a peer may take to let a leaving connection end well.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
@@ -72,6 +72,12 @@ enum Renounced {
     /// Once HTTP/2 has had a turn to send what its sessions said before.
     Soon,
     Yes,
+}
+
+/// A connection of any protocol, to its task.
+pub(crate) trait Turns {
+    /// One turn. `Ready` when the connection is over.
+    fn poll(&mut self, task: &Waker) -> Poll<()>;
 }
 
 pub(crate) struct Connection {
@@ -120,19 +126,6 @@ impl Connection {
             _place: place,
             _lease: lease,
         })
-    }
-
-    /// One turn. `Ready` when the connection is over.
-    pub(crate) fn poll(&mut self, task: &Waker) -> Poll<()> {
-        self.bell.begin_turn(task);
-        let outcome = self.turn();
-        self.shard.outbound.ring();
-        self.shard.rest.handle_turn();
-        self.bell.end_turn();
-        if outcome.is_pending() && self.bell.is_over_budget() {
-            self.shard.breather.ring_after_io(&self.bell);
-        }
-        outcome
     }
 
     fn turn(&mut self) -> Poll<()> {
@@ -257,6 +250,14 @@ impl Connection {
             self.renounced = Renounced::Yes;
             self.http2.graceful_shutdown();
         }
+    }
+}
+
+impl Turns for Connection {
+    fn poll(&mut self, task: &Waker) -> Poll<()> {
+        self.bell.begin_turn(task);
+        let outcome = self.turn();
+        self.shard.end_turn(&self.bell, outcome)
     }
 }
 

@@ -11,10 +11,12 @@ use gateway_core::frame::{GatewayFrame, NodeFrame};
 use gateway_core::ids::NodeId;
 use gateway_core::limits::Limits;
 use gateway_core::time::Moment;
+use gateway_proto::framing::FramingError;
 use h2::RecvStream;
 use http::{HeaderMap, Request};
 
 use crate::flood::{Flood, FrameMeter};
+use crate::http1::{Arrived, HeadReader, Incoming};
 use crate::identity::IdentityRules;
 use crate::status::CallStatus;
 
@@ -69,6 +71,47 @@ pub fn http2(limits: &Limits) -> h2::server::Builder {
 /// Whether a request is a gRPC call that is looked at further.
 pub fn is_call(request: &Request<RecvStream>) -> bool {
     crate::stream::is_call(request)
+}
+
+/// The frames of a WebSocket, with a clock that stands.
+#[derive(Debug)]
+pub struct Frames(Incoming);
+
+impl Frames {
+    /// For messages of at most `max_bytes`.
+    pub fn new(max_bytes: usize) -> Self {
+        Self(Incoming::new(max_bytes, Moment::default()))
+    }
+
+    /// How many bytes it takes next.
+    pub fn wanted(&self) -> usize {
+        self.0.wanted()
+    }
+
+    /// Takes bytes; a message once one is whole, or why there are no more.
+    pub fn take(&mut self, bytes: &mut [u8]) -> Result<Option<Bytes>, String> {
+        let arrived = self.0.handle_bytes(bytes, Moment::default);
+        match (self.0.too_large(), arrived) {
+            (Some((bytes, max)), _) => Err(FramingError::TooLarge { bytes, max }.to_string()),
+            (None, Err(fault)) => Err(fault.to_string()),
+            (None, Ok(Some(Arrived::Close))) => Err("closed".to_owned()),
+            (None, Ok(Some(Arrived::Message(message)))) => Ok(Some(message)),
+            (None, Ok(_)) => Ok(None),
+        }
+    }
+}
+
+/// What the head of a request asks for, with what came behind it in the same piece, or why it is refused; `None`:
+/// it is not whole.
+pub fn read_head<'a>(
+    max_bytes: usize,
+    pieces: &mut impl Iterator<Item = &'a [u8]>,
+) -> Option<Result<(String, Bytes), String>> {
+    let mut reader = HeadReader::new(max_bytes);
+    pieces.find_map(|piece| match reader.handle_bytes(piece) {
+        Ok(read) => read.map(|(request, behind)| Ok((format!("{request:?}"), behind))),
+        Err(refused) => Some(Err(refused.sentence.to_owned())),
+    })
 }
 
 /// What a peer is told of the end of its call.

@@ -154,6 +154,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         limits: config.limits,
         admission: config.admission,
         tls: config.tls,
+        websocket: config.websocket,
         identity: config.identity,
         outbound: Outbound::new(config.writer, config.counters.clone()),
         counters: config.counters,

@@ -2,7 +2,7 @@
 //!
 //! It reads the headers of frames in the plaintext that goes by, keeps nothing else, and counts.
 //! Control frames (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE, CONTINUATION, unknown ones) have
-//! one bucket, requests (HEADERS) another. What h2 bounds itself (resets before accept, header
+//! one bucket, requests (HEADERS) another; HTTP/1.1 and WebSocket take of the same buckets. What h2 bounds itself (resets before accept, header
 //! lists, empty and tiny DATA) is left to it.
 //!
 //! 1. A stock client stays far below: its keep-alive PINGs are seconds apart, and its bandwidth probes
@@ -33,8 +33,9 @@ struct Rate {
     work: usize,
 }
 
+/// What a peer may spend of one kind.
 #[derive(Debug)]
-struct Bucket {
+pub(crate) struct Bucket {
     rate: &'static Rate,
     left: u32,
     filled_at: Moment,
@@ -57,13 +58,12 @@ pub(crate) struct FrameMeter {
 impl FrameMeter {
     /// For a connection of which nothing was read yet.
     pub(crate) fn new(now: Moment) -> Self {
-        let bucket = |rate: &'static Rate| Bucket { rate, left: rate.burst, filled_at: now };
         Self {
             skip: PREFACE_BYTES,
             header: [0; HEADER_BYTES],
             header_bytes: 0,
-            control: bucket(&CONTROL),
-            requests: bucket(&REQUESTS),
+            control: Bucket::control(now),
+            requests: Bucket::requests(now),
         }
     }
 
@@ -109,7 +109,18 @@ impl FrameMeter {
 }
 
 impl Bucket {
-    fn take(&mut self, now: impl Fn() -> Moment) -> Result<usize, Flood> {
+    /// For frames that bring nothing.
+    pub(crate) fn control(now: Moment) -> Self {
+        Self { rate: &CONTROL, left: CONTROL.burst, filled_at: now }
+    }
+
+    /// For requests.
+    pub(crate) fn requests(now: Moment) -> Self {
+        Self { rate: &REQUESTS, left: REQUESTS.burst, filled_at: now }
+    }
+
+    /// Takes one; what it costs beside its bytes. The clock is read only where it is empty.
+    pub(crate) fn take(&mut self, now: impl Fn() -> Moment) -> Result<usize, Flood> {
         if self.left == 0 {
             let now = now();
             let due = now.since(self.filled_at).as_millis() * u128::from(self.rate.per_second) / 1000;

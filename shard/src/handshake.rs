@@ -1,4 +1,5 @@
-//! From an accepted socket to a connection that is served: TLS, who the peer is, HTTP/2's preface.
+//! From an accepted socket to a connection that is served: TLS, who the peer is, which protocol it speaks,
+//! HTTP/2's preface.
 //!
 //! It runs in a queue of its own with a small share, so that a storm of connects does not hold up
 //! the sessions; the connection is served by another task, so that the handshake's state is freed.
@@ -16,8 +17,10 @@ use tokio_rustls::server::TlsStream;
 
 use crate::accept::{HandshakeSlot, SLOT_PATIENCE};
 use crate::bell::Wish;
-use crate::connection::{Connection, Http2};
+use crate::connection::{Connection, Http2, Turns};
 use crate::executor::{self, Tcp, TcpSocket};
+use crate::http1::Http1;
+use crate::listener_tls;
 use crate::paced::Paced;
 use crate::panics;
 use crate::place::Place;
@@ -27,18 +30,31 @@ use crate::stream::Peer;
 /// Plaintext and records that rustls may hold for a peer that does not read.
 const TLS_BUFFER_BYTES: usize = 32 << 10;
 
+/// What a peer speaks within TLS, ready to be served.
+enum Spoken {
+    Http2(Box<Http2>),
+    Http1(Box<TlsStream<Tcp>>),
+}
+
 /// Shakes hands and has the connection served.
 pub(crate) async fn run(shard: Rc<Shard>, tcp: TcpSocket, slot: HandshakeSlot, lease: ConnectionLease) {
     let begun = shard.clock.now();
     let due_at = begun + shard.limits.handshake_timeout;
     let work = secure_and_greet(&shard, tcp, slot, &lease, due_at);
     match contain(work).await {
-        Ok(Some((http2, peer))) => {
+        Ok(Some((spoken, peer))) => {
             shard.counters.handshakes_ok.one_more();
             shard.counters.handshake_latencies.note(shard.clock.now().since(begun));
-            let place = Place::take(&shard, &peer);
-            let connection = Connection::new(&shard, lease, place, http2, peer);
-            shard.queues.spawn_session(serve(Rc::clone(&shard), connection));
+            let (on, place) = (Rc::clone(&shard), Place::take(&shard, &peer));
+            match spoken {
+                Spoken::Http2(http2) => {
+                    let connection = Connection::new(&shard, lease, place, *http2, peer);
+                    shard.queues.spawn_session(serve(on, connection));
+                }
+                Spoken::Http1(tls) => {
+                    shard.queues.spawn_session(serve(on, Http1::new(&shard, lease, place, *tls, peer)));
+                }
+            }
         }
         Ok(None) => shard.counters.handshakes_failed.one_more(),
         Err(panic) => {
@@ -49,7 +65,7 @@ pub(crate) async fn run(shard: Rc<Shard>, tcp: TcpSocket, slot: HandshakeSlot, l
 }
 
 /// Serves a connection to its end.
-async fn serve(shard: Rc<Shard>, connection: Box<Connection>) {
+async fn serve(shard: Rc<Shard>, connection: Box<impl Turns>) {
     let mut connection = Some(connection);
     poll_fn(|context| {
         let Some(alive) = &mut connection else { return Poll::Ready(()) };
@@ -72,7 +88,7 @@ async fn secure_and_greet(
     mut slot: HandshakeSlot,
     lease: &ConnectionLease,
     due_at: Moment,
-) -> Option<(Http2, Peer)> {
+) -> Option<(Spoken, Peer)> {
     let tls = {
         let mut passage = shard.turnstile.passage(lease.bell());
         let stage = bounded(shard, lease, due_at, move || passage.may_step(), secure(shard, tcp));
@@ -90,9 +106,15 @@ async fn secure_and_greet(
     };
     drop(slot);
     let peer = identify(shard, &tls);
+    let protocol = tls.get_ref().1.alpn_protocol();
+    if shard.listener_tls.speaks_http1() && protocol != Some(listener_tls::HTTP2) {
+        // Who names no protocol speaks HTTP/1.1: HTTP/2 within TLS is always named.
+        return Some((Spoken::Http1(Box::new(tls)), peer));
+    }
     let paced = Paced::new(tls, lease.bell().clone(), shard.clock, shard.counters.clone());
     let greeting = async { shard.http2.handshake(paced).await.map_err(|error| error.to_string()) };
-    bounded(shard, lease, due_at, || true, greeting).await.map(|http2| (http2, peer))
+    let http2 = bounded(shard, lease, due_at, || true, greeting).await?;
+    Some((Spoken::Http2(Box::new(http2)), peer))
 }
 
 async fn secure(shard: &Rc<Shard>, tcp: TcpSocket) -> Result<TlsStream<Tcp>, String> {

@@ -8,22 +8,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use gateway_core::close::{AdmissionBound, CloseReason};
 use gateway_core::time::Moment;
 use gateway_proto::framing;
 use gateway_proto::health::health_check_response::ServingStatus;
 use gateway_proto::health::{HealthCheckRequest, HealthCheckResponse};
-use h2::RecvStream;
-use h2::server::SendResponse;
 use prost::Message;
 
 use crate::bell::Bell;
 use crate::outbox::{Flush, Outbox};
 use crate::receive::{FrameReader, ReadEnd};
 use crate::shard::{Shard, Stage};
-use crate::status::{self, CallStatus};
+use crate::status::CallStatus;
 use crate::stream::{Afterwards, Stream};
+use crate::transport::Exchange;
 
 /// Watches of one shard.
 const MAX_WATCHERS: usize = 64;
@@ -67,20 +65,19 @@ impl HealthIo {
         shard: &Rc<Shard>,
         bell: &Arc<Bell>,
         call: HealthCall,
-        body: RecvStream,
-        respond: &mut SendResponse<Bytes>,
+        exchange: Exchange<'_>,
     ) -> Result<Option<Stream>, CloseReason> {
         let place = match call {
             HealthCall::Check => None,
             HealthCall::Watch => Some(take_place(shard, bell)?),
         };
-        let Ok(send) = respond.send_response(status::headers(), false) else { return Ok(None) };
+        let Some((source, outlet)) = exchange.accept() else { return Ok(None) };
         Ok(Some(Stream::Health(Box::new(Self {
             call,
-            reader: FrameReader::new(body, MAX_REQUEST_BYTES, shard, bell),
+            reader: FrameReader::new(source, MAX_REQUEST_BYTES, shard, bell),
             request_due_at: shard.clock.now() + shard.limits.hello_timeout,
             known: None,
-            outbox: Outbox::new(send, bell),
+            outbox: Outbox::new(outlet, bell),
             told: None,
             place,
             shard: Rc::clone(shard),

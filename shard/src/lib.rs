@@ -1,8 +1,8 @@
 //! The side of a gateway that nodes see: one glommio executor a shard, with its own listener, its
-//! own TLS and HTTP/2 connections, and the sessions on them.
+//! own TLS connections, HTTP/2 or HTTP/1.1 and WebSocket, and the sessions on them.
 //!
-//! Bytes come in through `accept` → `handshake` → `connection` → `stream` → `session_io`, which
-//! drives the machine of `gateway_core::session`; `wire` turns protobuf into its frames. What the
+//! Bytes come in through `accept` → `handshake` → `connection` or `http1` → `stream` → `session_io`, which
+//! drives the machine of `gateway_core::session` over either by the seam `transport`; `wire` turns protobuf into its frames. What the
 //! machine has for the writer leaves through `outbound`, what the writer has to say comes in
 //! through `mailbox`. Calls that are passed on go through `relay_io` to the relays, another thread, and come
 //! back as mail too. `executor` alone knows which runtime this is.
@@ -28,6 +28,7 @@ mod executor;
 mod flood;
 mod handshake;
 mod health;
+mod http1;
 mod identity;
 mod listener;
 mod listener_tls;
@@ -52,6 +53,7 @@ mod stopping;
 mod stream;
 mod timers;
 pub mod tls;
+mod transport;
 mod turnstile;
 mod verifier;
 mod wire;
@@ -88,6 +90,8 @@ pub struct ShardConfig {
     /// What its listener shows and accepts at first, and what takes its place later.
     pub tls: Arc<TlsMaterial>,
     pub tls_news: Inbox<TlsNews>,
+    /// Whether HTTP/1.1 is spoken beside HTTP/2, for WebSocket and calls with one message each way.
+    pub websocket: bool,
     /// How a certificate names its node.
     pub identity: Arc<IdentityRules>,
     /// From `bind_reuse_port`; the shard closes it when it stops.

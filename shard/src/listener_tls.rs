@@ -17,9 +17,13 @@ use gateway_core::mail::{Inbox, Weigh};
 use gateway_core::revocation::{RevokedSet, SerialKey, Verdict};
 use tokio_rustls::TlsAcceptor;
 
+use crate::http1;
 use crate::rest::RousingWaker;
 use crate::shard::Shard;
 use crate::tls::TlsMaterial;
+
+/// ALPN's name of HTTP/2.
+pub(crate) const HTTP2: &[u8] = b"h2";
 
 /// Other certificates and roots, for the handshakes from now on.
 #[derive(Debug)]
@@ -32,7 +36,11 @@ impl Weigh for TlsNews {
     }
 }
 
-pub(crate) struct ListenerTls(RefCell<Parts>);
+pub(crate) struct ListenerTls {
+    /// ALPN's names of what is spoken.
+    protocols: &'static [&'static [u8]],
+    parts: RefCell<Parts>,
+}
 
 struct Parts {
     material: Arc<TlsMaterial>,
@@ -42,45 +50,51 @@ struct Parts {
 
 impl ListenerTls {
     /// With nothing revoked yet.
-    pub(crate) fn new(material: Arc<TlsMaterial>) -> Self {
+    pub(crate) fn new(material: Arc<TlsMaterial>, speaks_http1: bool) -> Self {
+        let protocols: &[&[u8]] = if speaks_http1 { &[HTTP2, http1::ALPN] } else { &[HTTP2] };
         let revoked = Arc::default();
-        let acceptor = TlsAcceptor::from(material.server_config(&revoked));
-        Self(RefCell::new(Parts { material, revoked, acceptor }))
+        let acceptor = TlsAcceptor::from(material.server_config(&revoked, protocols));
+        Self { protocols, parts: RefCell::new(Parts { material, revoked, acceptor }) }
+    }
+
+    /// Whether HTTP/1.1 is spoken beside HTTP/2.
+    pub(crate) fn speaks_http1(&self) -> bool {
+        self.protocols.contains(&http1::ALPN)
     }
 
     /// For the next handshake.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        self.0.borrow().acceptor.clone()
+        self.parts.borrow().acceptor.clone()
     }
 
     /// What is held against a certificate.
     pub(crate) fn revoked(&self, serial: SerialKey) -> Option<Verdict> {
-        self.0.borrow().revoked.verdict(serial)
+        self.parts.borrow().revoked.verdict(serial)
     }
 
     /// How long a certificate that ends then (since 1970) counts, by the host's clock and with the leeway that
     /// handshakes have.
     pub(crate) fn time_left(&self, ends_at: Duration) -> Duration {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        (ends_at + self.0.borrow().material.leeway()).saturating_sub(now)
+        (ends_at + self.parts.borrow().material.leeway()).saturating_sub(now)
     }
 
     pub(crate) fn set_revoked(&self, revoked: Arc<RevokedSet>) {
-        let mut parts = self.0.borrow_mut();
+        let mut parts = self.parts.borrow_mut();
         parts.revoked = revoked;
-        parts.renew();
+        parts.renew(self.protocols);
     }
 
     fn set_material(&self, material: Arc<TlsMaterial>) {
-        let mut parts = self.0.borrow_mut();
+        let mut parts = self.parts.borrow_mut();
         parts.material = material;
-        parts.renew();
+        parts.renew(self.protocols);
     }
 }
 
 impl Parts {
-    fn renew(&mut self) {
-        self.acceptor = TlsAcceptor::from(self.material.server_config(&self.revoked));
+    fn renew(&mut self, protocols: &[&[u8]]) {
+        self.acceptor = TlsAcceptor::from(self.material.server_config(&self.revoked, protocols));
     }
 }
 

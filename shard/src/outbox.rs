@@ -1,6 +1,6 @@
 //! What waits to be sent on one stream, and how long its peer has not taken any of it.
 //!
-//! 1. HTTP/2 is given only what it has capacity for, so what waits is here, and is counted.
+//! 1. The transport is given only what it has room for, so what waits is here, and is counted.
 //! 2. Frames leave whole and in order.
 //! 3. Small frames that wait together share a DATA frame: a client's HTTP/2 may take many tiny ones
 //!    that it has not read yet for an attack.
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use gateway_core::time::Moment;
-use h2::SendStream;
 
 use crate::bell::Bell;
 use crate::status::CallStatus;
+use crate::transport::{Gone, Outlet};
 
 /// Below this the session is asked for more frames.
 const LOW_WATER_BYTES: usize = 64 << 10;
@@ -25,7 +25,7 @@ const LOW_WATER_BYTES: usize = 64 << 10;
 const TOGETHER_BYTES: usize = 16 << 10;
 
 pub(crate) struct Outbox {
-    send: SendStream<Bytes>,
+    outlet: Outlet,
     bell: Arc<Bell>,
     frames: VecDeque<Bytes>,
     bytes: usize,
@@ -44,13 +44,14 @@ pub(crate) enum Flush {
 }
 
 impl Outbox {
-    pub(crate) fn new(send: SendStream<Bytes>, bell: &Arc<Bell>) -> Self {
-        Self { send, bell: Arc::clone(bell), frames: VecDeque::new(), bytes: 0, stalled_since: None }
+    pub(crate) fn new(outlet: impl Into<Outlet>, bell: &Arc<Bell>) -> Self {
+        let outlet = outlet.into();
+        Self { outlet, bell: Arc::clone(bell), frames: VecDeque::new(), bytes: 0, stalled_since: None }
     }
 
+    /// Takes a frame with its prefix.
     pub(crate) fn push(&mut self, frame: Bytes) {
-        self.bytes += frame.len();
-        self.frames.push_back(frame);
+        self.bytes += self.outlet.queue(frame, &mut self.frames);
     }
 
     pub(crate) fn wants_more(&self) -> bool {
@@ -67,36 +68,43 @@ impl Outbox {
 
     /// Sends what can be sent.
     pub(crate) fn poll_flush(&mut self, context: &mut Context<'_>, now: Moment) -> Flush {
-        // Asked also when nothing waits: it tells that the peer has reset the stream.
-        if self.send.poll_reset(context).is_ready() {
+        // Asked also when nothing waits: it tells that the peer has given the call up.
+        if self.outlet.poll_gone(context) == Err(Gone) {
             return Flush::PeerGone;
         }
         while !self.frames.is_empty() {
-            if self.send.capacity() == 0 {
-                self.send.reserve_capacity(self.bytes.min(LOW_WATER_BYTES));
-            }
-            if self.send.capacity() == 0 {
-                match self.send.poll_capacity(context) {
-                    Poll::Ready(Some(Ok(_))) => continue,
-                    Poll::Ready(_) => return Flush::PeerGone,
-                    Poll::Pending => {
-                        self.stalled_since.get_or_insert(now);
-                        return Flush::Stalled;
-                    }
-                }
-            }
-            let part = next_part(&mut self.frames, self.send.capacity());
+            let room = match self.outlet.poll_room(context, self.bytes.min(LOW_WATER_BYTES)) {
+                Poll::Ready(Ok(room)) => room,
+                Poll::Ready(Err(Gone)) => return Flush::PeerGone,
+                Poll::Pending => return self.stall(now),
+            };
+            let part = next_part(&mut self.frames, room);
             self.bytes -= part.len();
             self.stalled_since = None;
             self.bell.mark_data_sent();
-            if self.send.send_data(part, false).is_err() {
+            if self.outlet.send(part) == Err(Gone) {
                 return Flush::PeerGone;
             }
         }
         if self.frames.capacity() > 16 {
             self.frames = VecDeque::new();
         }
-        Flush::Empty
+        match self.outlet.poll_sent(context) {
+            Poll::Ready(Ok(())) => {
+                self.stalled_since = None;
+                Flush::Empty
+            }
+            Poll::Ready(Err(Gone)) => Flush::PeerGone,
+            Poll::Pending => self.stall(now),
+        }
+    }
+
+    fn stall(&mut self, now: Moment) -> Flush {
+        if self.outlet.take_took_some() {
+            self.stalled_since = None;
+        }
+        self.stalled_since.get_or_insert(now);
+        Flush::Stalled
     }
 
     /// When a peer that takes nothing has had `patience`.
@@ -109,13 +117,12 @@ impl Outbox {
         self.frames = VecDeque::new();
         self.bytes = 0;
         self.stalled_since = None;
-        self.send.reserve_capacity(0);
+        self.outlet.forget();
     }
 
-    /// Ends the stream.
+    /// Ends the call.
     pub(crate) fn end(&mut self, status: &CallStatus) {
-        // A stream that is gone by now has nobody left to be told.
-        let _ = self.send.send_trailers(status.trailers());
+        self.outlet.end(status);
     }
 }
 

@@ -1,7 +1,7 @@
-//! The plaintext side of a connection as HTTP/2 sees it: as fast as fairness allows.
+//! The plaintext side of a connection as its protocol sees it: as fast as fairness allows.
 //!
-//! HTTP/2 reads until nothing is there, so a peer that never stops sending would keep the thread.
-//! Here a turn's share is read and no more, and what goes by is metered.
+//! A protocol reads until nothing is there, so a peer that never stops sending would keep the thread.
+//! Here a turn's share is read and no more, and HTTP/2's frames are metered as they go by.
 //!
 //! 1. At most `READ_BYTES_PER_TURN` a turn, where frames that make work cost more than their bytes; then the task
 //!    is asked for another turn. What is over it is less than `CHUNK_BYTES` of such frames.
@@ -27,19 +27,28 @@ pub(crate) struct Paced<T> {
     io: T,
     bell: Arc<Bell>,
     clock: Clock,
-    meter: FrameMeter,
+    meter: Option<FrameMeter>,
     counters: Arc<ShardCounters>,
 }
 
 impl<T> Paced<T> {
     pub(crate) fn new(io: T, bell: Arc<Bell>, clock: Clock, counters: Arc<ShardCounters>) -> Self {
-        Self { io, bell, clock, meter: FrameMeter::new(clock.now()), counters }
+        Self { meter: Some(FrameMeter::new(clock.now())), ..Self::unmetered(io, bell, clock, counters) }
+    }
+
+    /// For bytes that are not HTTP/2.
+    pub(crate) fn unmetered(io: T, bell: Arc<Bell>, clock: Clock, counters: Arc<ShardCounters>) -> Self {
+        Self { io, bell, clock, meter: None, counters }
     }
 
     fn meter(&mut self, read: &[u8]) -> io::Result<()> {
-        self.meter.handle_data_sent(self.bell.take_data_sent());
+        let Some(meter) = &mut self.meter else {
+            self.bell.spend(read.len());
+            return Ok(());
+        };
+        meter.handle_data_sent(self.bell.take_data_sent());
         let clock = self.clock;
-        let work = self.meter.handle_bytes(read, || clock.now()).map_err(|_| {
+        let work = meter.handle_bytes(read, || clock.now()).map_err(|_| {
             self.counters.floods.one_more();
             io::Error::new(io::ErrorKind::ConnectionAborted, "the peer floods the connection with frames")
         })?;

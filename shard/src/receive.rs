@@ -1,7 +1,6 @@
-//! From the body of a request to whole messages.
+//! From what a peer sends to whole messages, under what they may cost.
 //!
-//! 1. A chunk's flow-control window is given back when the chunk is taken, and a chunk is taken only
-//!    when its stream is to be read: who is not read is held back by HTTP/2.
+//! 1. More is read only when the call is to be read: who is not read is held back by the transport.
 //! 2. A large message is received only under a grant of the shard's budget.
 //! 3. A message that began must be whole after `WHOLE_FRAME_SHARE` send time-outs of being read.
 //! 4. Before a session's first message there is no trust to spend: it may be as large as a Hello, and if it is
@@ -16,20 +15,19 @@ use bytes::Bytes;
 use gateway_core::close::CloseReason;
 use gateway_core::ids::NodeId;
 use gateway_core::time::Moment;
-use gateway_proto::framing::{Deframer, FramingError, PREFIX_BYTES};
-use h2::RecvStream;
+use gateway_proto::framing::FramingError;
 
 use crate::bell::Bell;
 use crate::counters::ShardCounters;
 use crate::receive_budget::{Claim, FREE_BYTES, ReceiveBudget};
 use crate::shard::Shard;
+use crate::transport::Source;
 
 /// How many send time-outs a message may take from its first byte to its last.
 const WHOLE_FRAME_SHARE: u32 = 3;
 
 pub(crate) struct FrameReader {
-    body: RecvStream,
-    deframer: Deframer,
+    source: Source,
     budget: Rc<ReceiveBudget>,
     counters: Arc<ShardCounters>,
     bell: Arc<Bell>,
@@ -58,10 +56,11 @@ pub(crate) enum ReadEnd {
 
 impl FrameReader {
     /// For messages of at most `max_bytes`.
-    pub(crate) fn new(body: RecvStream, max_bytes: usize, shard: &Shard, bell: &Arc<Bell>) -> Self {
+    pub(crate) fn new(source: impl Into<Source>, max_bytes: usize, shard: &Shard, bell: &Arc<Bell>) -> Self {
+        let mut source = source.into();
+        source.set_max_bytes(max_bytes);
         Self {
-            body,
-            deframer: Deframer::new(max_bytes),
+            source,
             budget: Rc::clone(&shard.receive_budget),
             counters: Arc::clone(&shard.counters),
             bell: Arc::clone(bell),
@@ -74,7 +73,7 @@ impl FrameReader {
 
     /// The first message is the Hello of this node.
     pub(crate) fn awaiting_hello(mut self, node: NodeId, most_bytes: usize) -> Self {
-        let later_bytes = self.deframer.set_max_bytes(most_bytes);
+        let later_bytes = self.source.set_max_bytes(most_bytes);
         self.hello = Some(Box::new(AwaitedHello { node, later_bytes }));
         self
     }
@@ -86,26 +85,26 @@ impl FrameReader {
         now: Moment,
     ) -> Poll<Result<Bytes, ReadEnd>> {
         loop {
-            let length =
-                self.deframer.declared_length().map_err(|error| broken(error, self.hello.is_some()))?;
-            let buffered = self.deframer.buffered_bytes();
-            if let Some(length) = length {
-                if buffered < PREFIX_BYTES + length && !self.is_granted(length, now) {
-                    return Poll::Pending;
-                }
-                if let Some(message) = self.deframer.next().map_err(|error| broken(error, false))? {
-                    self.claim = None;
-                    if let Some(hello) = self.hello.take() {
-                        self.deframer.set_max_bytes(hello.later_bytes);
-                    }
-                    self.begun_at = (self.deframer.buffered_bytes() > 0).then_some(now);
-                    return Poll::Ready(Ok(message));
-                }
+            let unfinished = self.source.unfinished().map_err(|error| broken(error, self.hello.is_some()))?;
+            if unfinished.is_some_and(|length| !self.is_granted(length, now)) {
+                return Poll::Pending;
             }
-            match self.body.poll_data(context) {
-                Poll::Ready(Some(Ok(chunk))) => self.take_chunk(chunk, now)?,
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(ReadEnd::PeerGone)),
-                Poll::Ready(None) if buffered > 0 => {
+            if let Some(message) = self.source.take().map_err(|error| broken(error, false))? {
+                self.claim = None;
+                if let Some(hello) = self.hello.take() {
+                    self.source.set_max_bytes(hello.later_bytes);
+                }
+                self.begun_at = self.source.has_begun().then_some(now);
+                return Poll::Ready(Ok(message));
+            }
+            match self.source.poll_more(context) {
+                Poll::Ready(Some(Ok(()))) => {
+                    if self.source.has_begun() {
+                        self.begun_at.get_or_insert(now);
+                    }
+                }
+                Poll::Ready(Some(Err(end))) => return Poll::Ready(Err(end)),
+                Poll::Ready(None) if self.source.has_begun() => {
                     let why = "the stream ended inside a frame".to_owned();
                     return Poll::Ready(Err(ReadEnd::Broken(CloseReason::Protocol(why))));
                 }
@@ -138,15 +137,6 @@ impl FrameReader {
             "a frame was not received whole within {:?} ({WHOLE_FRAME_SHARE} times sessions.send_timeout)",
             self.whole_within
         )))
-    }
-
-    fn take_chunk(&mut self, chunk: Bytes, now: Moment) -> Result<(), ReadEnd> {
-        self.body.flow_control().release_capacity(chunk.len()).map_err(|_| ReadEnd::PeerGone)?;
-        if !chunk.is_empty() && self.begun_at.is_none() {
-            self.begun_at = Some(now);
-        }
-        self.deframer.push(chunk);
-        Ok(())
     }
 
     fn is_granted(&mut self, length: usize, now: Moment) -> bool {

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use gateway_core::close::{AdmissionBound, CloseReason};
 use gateway_core::ids::ShardId;
 use gateway_core::limits::MAX_RELAYS_PER_SHARD;
@@ -24,8 +23,6 @@ use gateway_core::relay::{
     Answered, Asked, MAX_REQUEST_BYTES, Refusal, RelayAnswer, RelayKey, RelayKind, RelayRequest,
 };
 use gateway_core::time::Moment;
-use h2::RecvStream;
-use h2::server::SendResponse;
 use slab::Slab;
 
 use crate::bell::Bell;
@@ -33,8 +30,9 @@ use crate::outbox::{Flush, Outbox};
 use crate::receive::{FrameReader, ReadEnd};
 use crate::relay_wire::{self, Asking};
 use crate::shard::{Shard, Stage};
-use crate::status::{self, CallStatus};
+use crate::status::CallStatus;
 use crate::stream::{Afterwards, Stream};
+use crate::transport::Exchange;
 
 /// How much later than its deadline an answer may still come: the relays keep the deadline themselves.
 const GRACE: Duration = Duration::from_secs(1);
@@ -135,8 +133,7 @@ impl RelayIo {
         shard: &Rc<Shard>,
         bell: &Arc<Bell>,
         asking: Asking,
-        body: RecvStream,
-        respond: &mut SendResponse<Bytes>,
+        exchange: Exchange<'_>,
     ) -> Result<Option<Stream>, CloseReason> {
         let refuse = |reason| {
             shard.counters.count_refusal(&reason);
@@ -147,14 +144,14 @@ impl RelayIo {
         if asking.kind() == RelayKind::Join {
             shard.admission.handle_join(shard.random(), shard.clock.now()).map_err(refuse)?;
         }
-        let Ok(send) = respond.send_response(status::headers(), false) else { return Ok(None) };
+        let Some((source, outlet)) = exchange.accept() else { return Ok(None) };
         shard.counters.relays.one_more();
         shard.rest.note_activity();
         Ok(Some(Stream::Relay(Box::new(Self {
             asking,
             lease,
-            reader: FrameReader::new(body, MAX_REQUEST_BYTES, shard, bell),
-            outbox: Outbox::new(send, bell),
+            reader: FrameReader::new(source, MAX_REQUEST_BYTES, shard, bell),
+            outbox: Outbox::new(outlet, bell),
             state: State::Receiving { due_at: shard.clock.now() + shard.limits.hello_timeout },
             shard: Rc::clone(shard),
         }))))

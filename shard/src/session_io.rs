@@ -22,7 +22,6 @@ use gateway_core::seam::{SessionNews, ToWriter};
 use gateway_core::session::Session;
 use gateway_core::time::Moment;
 use gateway_proto::framing::PREFIX_BYTES;
-use h2::{RecvStream, SendStream};
 
 use crate::admitted::Admitted;
 use crate::bell::Bell;
@@ -33,6 +32,7 @@ use crate::receive::{FrameReader, ReadEnd};
 use crate::shard::{Mail, Shard, SlotLease};
 use crate::status::CallStatus;
 use crate::stream::Afterwards;
+use crate::transport::{Outlet, Source};
 use crate::wire;
 
 /// Frames of one session taken before others have their turn.
@@ -87,14 +87,13 @@ struct Orders {
 }
 
 impl SessionIo {
-    /// A session on a stream whose headers were answered.
+    /// A session on an exchange that was accepted.
     pub(crate) fn new(
         shard: &Rc<Shard>,
         bell: &Arc<Bell>,
         certificate: &NodeCertificate,
         admitted: Admitted,
-        body: RecvStream,
-        send: SendStream<Bytes>,
+        (source, outlet): (Source, Outlet),
     ) -> Box<Self> {
         let slot = shard.lease_slot(bell, certificate.serial);
         let identity = certificate.identity.clone();
@@ -102,14 +101,14 @@ impl SessionIo {
         let (limits, now) = (&shard.limits, shard.clock.now());
         let expires_at = now + shard.listener_tls.time_left(certificate.ends_at);
         Box::new(Self {
-            reader: FrameReader::new(body, limits.frame_bytes, shard, bell)
+            reader: FrameReader::new(source, limits.frame_bytes, shard, bell)
                 .awaiting_hello(identity.node.clone(), limits.hello_bytes()),
             session: Session::new(key, identity, Arc::clone(limits), now).with_expiry(expires_at),
             slot,
             admitted,
             dues: Dues { shard: Rc::clone(shard), key, node, closed_owed: false },
             reading: Reading::On,
-            outbox: Outbox::new(send, bell),
+            outbox: Outbox::new(outlet, bell),
             orders: Orders::default(),
             room_wait: None,
             end: None,

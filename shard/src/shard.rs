@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use gateway_core::admission::Admission;
 use gateway_core::close::CloseReason;
@@ -124,6 +125,7 @@ pub(crate) struct Parts {
     pub(crate) limits: Arc<Limits>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) tls: Arc<TlsMaterial>,
+    pub(crate) websocket: bool,
     pub(crate) identity: Arc<IdentityRules>,
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) outbound: Outbound,
@@ -139,7 +141,7 @@ impl Shard {
             id: parts.id,
             clock: parts.clock,
             admission: parts.admission,
-            listener_tls: ListenerTls::new(parts.tls),
+            listener_tls: ListenerTls::new(parts.tls, parts.websocket),
             http2: crate::connection::http2(&limits),
             identity: parts.identity,
             counters: parts.counters,
@@ -223,6 +225,17 @@ impl Shard {
         let index = self.connections.borrow_mut().insert(Arc::clone(&bell));
         self.counters.connections.one_more();
         ConnectionLease { shard: Rc::clone(self), index, bell }
+    }
+
+    /// A connection's turn is over, or the connection.
+    pub(crate) fn end_turn(&self, bell: &Arc<Bell>, outcome: Poll<()>) -> Poll<()> {
+        self.outbound.ring();
+        self.rest.handle_turn();
+        bell.end_turn();
+        if outcome.is_pending() && bell.is_over_budget() {
+            self.breather.ring_after_io(bell);
+        }
+        outcome
     }
 
     /// Asks something of every connection.

@@ -40,6 +40,20 @@ impl From<&Refusal> for CallStatus {
 }
 
 impl CallStatus {
+    /// The number of the status.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// How long its caller must wait.
+    pub(crate) fn pushback(&self) -> Option<Duration> {
+        self.pushback
+    }
+
     pub(crate) fn ok() -> Self {
         Self { code: 0, message: String::new(), pushback: None }
     }
@@ -70,8 +84,7 @@ impl CallStatus {
             map.insert(header::GRPC_MESSAGE, message);
         }
         if let Some(pushback) = self.pushback {
-            let millis = u64::try_from(pushback.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-            map.insert(header::RETRY_PUSHBACK_MS, HeaderValue::from(millis));
+            map.insert(header::RETRY_PUSHBACK_MS, HeaderValue::from(whole_millis(pushback)));
         }
     }
 }
@@ -92,7 +105,13 @@ pub(crate) fn plain(status: StatusCode) -> Response<()> {
     response
 }
 
-fn cut(message: &str) -> &str {
+/// A delay as it is told.
+pub(crate) fn whole_millis(delay: Duration) -> u64 {
+    u64::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// A sentence as long as it may be.
+pub(crate) fn cut(message: &str) -> &str {
     &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)]
 }
 

@@ -29,6 +29,7 @@ use crate::relay_wire::Asking;
 use crate::session_io::SessionIo;
 use crate::shard::{Shard, Stage};
 use crate::status::{self, CallStatus};
+use crate::transport::Exchange;
 
 /// Who is at the other end of a connection.
 #[derive(Debug)]
@@ -105,7 +106,11 @@ pub(crate) fn open(
         let _ = respond.send_response(status::plain(status), true);
         return None;
     }
-    match start(shard, bell, peer, request, &mut respond) {
+    let started = check_encoding(&request).and_then(|()| {
+        let (head, body) = request.into_parts();
+        start(shard, bell, peer, head.uri.path(), Exchange::Http2 { body, respond: &mut respond })
+    });
+    match started {
         Ok(stream) => stream,
         Err(reason) => {
             let _ = respond.send_response(CallStatus::from(&reason).trailers_only(), true);
@@ -114,28 +119,27 @@ pub(crate) fn open(
     }
 }
 
-fn start(
+/// Opens the call of this path. `None` where the peer is gone.
+pub(crate) fn start(
     shard: &Rc<Shard>,
     bell: &Arc<Bell>,
     peer: &Peer,
-    request: Request<RecvStream>,
-    respond: &mut SendResponse<Bytes>,
+    path: &str,
+    exchange: Exchange<'_>,
 ) -> Result<Option<Stream>, CloseReason> {
-    check_encoding(&request)?;
-    let (head, body) = request.into_parts();
-    match head.uri.path() {
-        path::SESSION => open_session(shard, bell, peer, body, respond),
-        path::HEALTH_CHECK => HealthIo::open(shard, bell, HealthCall::Check, body, respond),
-        path::HEALTH_WATCH => HealthIo::open(shard, bell, HealthCall::Watch, body, respond),
+    match path {
+        path::SESSION => open_session(shard, bell, peer, exchange),
+        path::HEALTH_CHECK => HealthIo::open(shard, bell, HealthCall::Check, exchange),
+        path::HEALTH_WATCH => HealthIo::open(shard, bell, HealthCall::Watch, exchange),
         // Whatever certificate is shown for it, a join is proven by its token alone.
-        path::JOIN => RelayIo::open(shard, bell, Asking::Join, body, respond),
+        path::JOIN => RelayIo::open(shard, bell, Asking::Join, exchange),
         path::RENEW => {
             let asking = Asking::Renew(authenticated(shard, peer)?.identity.clone());
-            RelayIo::open(shard, bell, asking, body, respond)
+            RelayIo::open(shard, bell, asking, exchange)
         }
         path::FETCH_SECRET => {
             let asking = Asking::FetchSecret(authenticated(shard, peer)?.identity.clone());
-            RelayIo::open(shard, bell, asking, body, respond)
+            RelayIo::open(shard, bell, asking, exchange)
         }
         path::TUNNEL => authenticated(shard, peer).and(Err(not_offered("Tunnel"))),
         _ => {
@@ -148,8 +152,7 @@ fn open_session(
     shard: &Rc<Shard>,
     bell: &Arc<Bell>,
     peer: &Peer,
-    body: RecvStream,
-    respond: &mut SendResponse<Bytes>,
+    exchange: Exchange<'_>,
 ) -> Result<Option<Stream>, CloseReason> {
     let certificate = authenticated(shard, peer)?;
     let refuse = |reason| {
@@ -163,9 +166,8 @@ fn open_session(
         Stage::Stopping => return Err(refuse(CloseReason::Stopping)),
     }
     let admitted = Admitted::ask(shard).map_err(refuse)?;
-    // At once: a stock client may wait for the headers before it sends its Hello.
-    let Ok(send) = respond.send_response(status::headers(), false) else { return Ok(None) };
-    Ok(Some(Stream::Session(SessionIo::new(shard, bell, certificate, admitted, body, send))))
+    let Some(halves) = exchange.accept() else { return Ok(None) };
+    Ok(Some(Stream::Session(SessionIo::new(shard, bell, certificate, admitted, halves))))
 }
 
 fn authenticated<'a>(shard: &Shard, peer: &'a Peer) -> Result<&'a NodeCertificate, CloseReason> {

@@ -1,6 +1,6 @@
 //! The TLS side of the listeners: what a gateway shows of itself and what it accepts of nodes.
 //!
-//! 1. TLS 1.3 alone, one provider (`ring`), HTTP/2 alone.
+//! 1. TLS 1.3 alone, one provider (`ring`); HTTP/2, and HTTP/1.1 where it is wanted.
 //! 2. A client certificate is optional in the handshake (Join needs none), and if one is shown it chains to one of
 //!    the node roots, is valid now, has the clientAuth usage and is not revoked, or the handshake fails.
 //! 3. No tickets, no resumption, no early data: every connection proves itself anew.
@@ -107,8 +107,8 @@ impl TlsMaterial {
         self.leeway
     }
 
-    /// The configuration of listeners that refuse what is revoked.
-    pub(crate) fn server_config(&self, revoked: &Arc<RevokedSet>) -> Arc<ServerConfig> {
+    /// The configuration of listeners that refuse what is revoked and speak these protocols, by ALPN.
+    pub(crate) fn server_config(&self, revoked: &Arc<RevokedSet>, protocols: &[&[u8]]) -> Arc<ServerConfig> {
         let verifier = NodeVerifier {
             chains: Arc::clone(&self.chains),
             leeway: self.leeway,
@@ -119,7 +119,7 @@ impl TlsMaterial {
             .expect("ring speaks TLS 1.3")
             .with_client_cert_verifier(Arc::new(verifier))
             .with_cert_resolver(Arc::clone(&self.shown));
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});

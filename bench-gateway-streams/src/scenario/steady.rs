@@ -44,7 +44,7 @@ pub(crate) async fn run(arguments: Box<SteadyArguments>) -> anyhow::Result<bool>
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = world.gateway_usage()?;
     let tracker = Arc::new(Tracker::default());
-    let nodes = FleetPlan::of(&world, plan.connect_rate);
+    let nodes = FleetPlan { transport: plan.transport.into(), ..FleetPlan::of(&world, plan.connect_rate) };
     let fleet = Box::pin(Fleet::open(nodes, world.pki(), Arc::clone(&tracker))).await?;
     wait("settling", plan.settle).await;
     let settled = world.gateway_usage()?;
@@ -179,6 +179,7 @@ fn figures(plan: &SteadyPlan, fleet: &Fleet, tracker: &Tracker, measured: &Measu
         commit: host::commit(),
         machine: host::Machine::this(),
         sessions: plan.sessions,
+        transport: Some(plan.transport),
         duration_s: measured.seconds,
         dispatch_ms: figures.dispatch.percentiles(),
         completion_ms: figures.completion.percentiles(),

@@ -1,7 +1,8 @@
 //! The targets: one function for each parser, with what its input may cost.
 //!
 //! `frames` has the frames of nodes, their framing and a whole session; `certificates` who a peer is and the
-//! operator's PEM files; `http2` what is below; `texts` ids, sentences and escapes; `configuration` the TOML.
+//! operator's PEM files; `http2` and `websocket` what is
+//! below; `texts` ids, sentences and escapes; `configuration` the TOML.
 //!
 //! 1. A target panics where a property does not hold, and only there.
 //! 2. What refuses says so in a sentence: printable, short, without text of the input.
@@ -12,6 +13,7 @@ mod frames;
 mod http2;
 mod session;
 mod texts;
+mod websocket;
 
 use crate::mutate::Shape;
 
@@ -46,7 +48,7 @@ impl Target {
 const KIB: usize = 1 << 10;
 
 /// All of them.
-pub const ALL: [Target; 13] = [
+pub const ALL: [Target; 15] = [
     Target {
         name: "frame",
         what: "a frame of a node: protobuf to what decisions see",
@@ -133,6 +135,32 @@ pub const ALL: [Target; 13] = [
         words: &["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "POST", "/gateway.v1.NodeGateway/Session"],
         longest: 64 * KIB,
         memory: Memory { fixed: 2048 * KIB, per_byte: 16 },
+    },
+    Target {
+        name: "http1-head",
+        what: "the head of an HTTP/1.1 request, however it is cut",
+        run: websocket::head,
+        shape: Shape::Text,
+        words: &[
+            "GET /gateway.v1/session HTTP/1.1\r\n",
+            "POST /gateway.v1/Join HTTP/1.1\r\n",
+            "\r\n\r\n",
+            "content-length: 18446744073709551616\r\n",
+            "transfer-encoding: chunked\r\n",
+            "sec-websocket-protocol: a, gateway.v1\r\n",
+        ],
+        longest: 16 * KIB,
+        memory: Memory { fixed: 128 * KIB, per_byte: 32 },
+    },
+    Target {
+        name: "websocket",
+        what: "the frames of a WebSocket, however they are cut, beside a stock library",
+        run: websocket::frames,
+        shape: Shape::WebSocket,
+        words: &[],
+        longest: 16 * KIB,
+        // A declared length reserves what it declares, up to the limit.
+        memory: Memory { fixed: 16 * websocket::MOST_MESSAGE_BYTES, per_byte: 64 },
     },
     Target {
         name: "names",

@@ -115,11 +115,12 @@ impl Default for GatewaySection {
 pub struct ListenSection {
     pub address: SocketAddr,
     pub backlog: u32,
+    pub websocket: bool,
 }
 
 impl Default for ListenSection {
     fn default() -> Self {
-        Self { address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7443)), backlog: 8192 }
+        Self { address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7443)), backlog: 8192, websocket: true }
     }
 }
 

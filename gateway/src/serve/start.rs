@@ -59,6 +59,7 @@ struct Shared {
     /// What they held when they were read.
     tls_read: Vec<Vec<u8>>,
     tls: Arc<TlsMaterial>,
+    websocket: bool,
     identity: Arc<gateway_shard::IdentityRules>,
     spin: Duration,
     doze: Duration,
@@ -102,6 +103,7 @@ impl Gateway {
             admission: Arc::new(Admission::new(&limits, Moment::on_clock(started, started))),
             limits,
             tls: Arc::new(tls_files.material(&tls_read)?),
+            websocket: config.listen.websocket,
             tls_files,
             tls_read,
             identity: files::identity_rules(config)?,
@@ -270,6 +272,7 @@ impl Threads {
             limits: Arc::clone(&shared.limits),
             admission: Arc::clone(&shared.admission),
             tls: Arc::clone(&shared.tls),
+            websocket: shared.websocket,
             identity: Arc::clone(&shared.identity),
             tls_news: seat.tls_news,
             listener,

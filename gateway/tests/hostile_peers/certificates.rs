@@ -134,7 +134,7 @@ async fn no_tls(stage: &Stage) -> u64 {
 async fn who_speaks_no_protocol_of_ours_is_told_so_within_tls() {
     let stage = Stage::open("alpn", "").await;
     let mut tls = stage.world.pki.client_config(None).unwrap();
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    tls.alpn_protocols = vec![b"acme-tls/1".to_vec()];
     let target = Target::new(stage.gateway.address(), tls);
     assert_eq!(refusal(&target).await, EndKind::TlsAlert("NoApplicationProtocol".to_owned()));
     stage.close().await;

@@ -3,7 +3,7 @@
 //!
 //! `stage` holds what the stories share: a gateway with one shard, the node that behaves, the check
 //! that nothing was left behind. `frames`, `hellos` and `updates` break the protocol, `calls` gRPC,
-//! `certificates` TLS, `http2` HTTP/2; `silence` says nothing or too little, `unread` never reads,
+//! `certificates` TLS, `http2` HTTP/2, `websocket` WebSocket; `silence` says nothing or too little, `unread` never reads,
 //! `crowds` comes in numbers.
 
 #![allow(unreachable_pub, clippy::unwrap_used)]
@@ -21,6 +21,7 @@ mod silence;
 mod stage;
 mod unread;
 mod updates;
+mod websocket;
 
 use stage::Stage;
 

@@ -20,7 +20,7 @@ use http::HeaderMap;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::support::health::{control_address, health};
+use crate::support::health::{control_address, get, health};
 use crate::support::load::Load;
 use crate::support::{SOON, World, asked_until, measured, within};
 
@@ -129,6 +129,18 @@ impl Stage {
     pub async fn counted(&self, name: &str, least: u64) {
         asked_until(SOON, &format!("{name} reaches {least}"), async || {
             (self.counter(name).await >= least).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until at least so many sessions have ended for this reason.
+    pub async fn closed(&self, reason: &str, least: u64) {
+        let label = format!("reason=\"{reason}\"");
+        asked_until(SOON, &format!("{least} sessions end as {reason}"), async || {
+            let metrics = get(&self.control, "/metrics").await.1;
+            let counts = metrics.lines().filter(|line| line.contains(&label));
+            let sum: f64 = counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum();
+            (sum >= least as f64).then_some(())
         })
         .await;
     }

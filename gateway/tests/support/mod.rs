@@ -29,7 +29,7 @@ use gateway_testbed::cluster::{Cluster, ClusterOptions, tail};
 use gateway_testbed::database::{register_certificates, register_nodes};
 use gateway_testbed::gateway_process::{GatewayOptions, GatewayProcess};
 use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
-use gateway_testbed::node::{ExecutionLog, LogLine, Node, NodeOptions, RedialBounds, Target};
+use gateway_testbed::node::{ExecutionLog, LogLine, Node, NodeOptions, RedialBounds, Target, Transport};
 use gateway_testbed::pki::{GatewayFiles, Identity, Pki};
 use socket2::{Domain, Protocol, Socket, Type};
 use sqlx::{Connection, PgConnection};
@@ -217,7 +217,7 @@ impl World {
     /// Where and as whom to dial the gateway of `place`.
     pub fn target(&self, place: &str, identity: &Identity) -> Target {
         let tls = self.pki.client_config(Some(identity)).expect("a client's TLS configuration");
-        Target::new(self.address_of(place), tls)
+        Target::new(self.address_of(place), tls).over(transport())
     }
 
     /// A node of the gateway at `place`, watched and logged.
@@ -316,6 +316,15 @@ impl Drop for World {
             }
             eprintln!("── what nodes saw last ──\n{}", self.watch.summary());
         }
+    }
+}
+
+/// What nodes speak: HTTP/2, or with `GATEWAY_TRANSPORT=websocket` what most stories hold for too.
+pub fn transport() -> Transport {
+    match std::env::var("GATEWAY_TRANSPORT").as_deref() {
+        Ok("websocket") => Transport::WebSocket,
+        Ok("h2") | Err(_) => Transport::Http2,
+        Ok(other) => panic!("GATEWAY_TRANSPORT is {other:?}; it may be h2 or websocket"),
     }
 }
 

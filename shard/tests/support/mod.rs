@@ -95,6 +95,7 @@ impl Gateway {
                 limits: Arc::clone(&limits),
                 admission: Arc::clone(&admission),
                 tls: Arc::clone(&tls),
+                websocket: true,
                 tls_news,
                 identity: Arc::new(
                     IdentityRules::new(Some("test.example"), gateway_shard::DEFAULT_PATH).unwrap(),

@@ -1,4 +1,4 @@
-//! A simulated node: what the protocol asks of a node daemon, over real TCP, TLS and HTTP/2.
+//! A simulated node: what the protocol asks of a node daemon, over real TCP, TLS and HTTP/2 or WebSocket.
 //!
 //! It dials, says Hello, beats, executes commands (or pretends to, see `Behaviour`), reports each
 //! until it was acked, and dials again by the rules. It keeps what a daemon keeps over sessions;
@@ -35,7 +35,7 @@ use uuid::Uuid;
 
 use self::task::renewing::renew_for_ever;
 
-pub use self::call::{Arrival, Call, Target};
+pub use self::call::{Arrival, Call, Target, Transport};
 pub use self::end::{End, EndKind};
 pub use self::enrolment::{Credential, Enrolment};
 pub use self::inventory::hash_of;
