@@ -12,6 +12,7 @@ use crate::ids::{
 };
 use crate::inventory::SectionHash;
 use crate::time::UnixMillis;
+use crate::tunnel::{OpenTunnel, TunnelRefused};
 
 /// The protocol number spoken by this gateway.
 pub const PROTOCOL: u32 = 1;
@@ -27,6 +28,7 @@ pub enum NodeFrame {
     Status(Box<Status>),
     InventorySection(Box<InventorySection>),
     Credit(CreditChange),
+    TunnelRefused(TunnelRefused),
     Goodbye(Goodbye),
     /// A durable frame of a kind that this gateway does not store; answered `Rejected`.
     Unsupported(FrameRef),
@@ -212,6 +214,7 @@ pub enum GatewayFrame {
     EventAck(EventAck),
     Rejected(Rejected),
     Spec(Box<Spec>),
+    OpenTunnel(Box<OpenTunnel>),
     /// These sections are not stored as the node has them.
     InventoryWanted(Vec<SectionName>),
     Drain {
@@ -239,6 +242,10 @@ pub struct Welcome {
     pub result_bytes: u32,
     pub events_per_batch: u32,
     pub inventory_wanted: Vec<SectionName>,
+    /// Features that both sides named.
+    pub features: Vec<&'static str>,
+    /// Where `Tunnel` may be dialled, besides the session's connection.
+    pub tunnel_address: Option<String>,
 }
 
 /// A command as it is sent.

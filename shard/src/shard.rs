@@ -22,6 +22,7 @@ use gateway_core::relay::RelayRequest;
 use gateway_core::revocation::{Revocation, SerialKey};
 use gateway_core::seam::SessionNews;
 use gateway_core::splitmix::SplitMix;
+use gateway_core::tunnel::{MAX_UNJOINED_STREAMS, OpenTunnel, ToTunnels};
 use slab::Slab;
 
 use crate::accept::HandshakeSlots;
@@ -38,6 +39,7 @@ use crate::rest::Rest;
 use crate::sleeper::Sleeper;
 use crate::timers::Timers;
 use crate::tls::TlsMaterial;
+use crate::tunnel_desk::TunnelDesk;
 
 /// What a shard does about new streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +72,7 @@ pub(crate) struct Shard {
     pub(crate) rest: Rc<Rest>,
     pub(crate) watchers: RefCell<Slab<Arc<Bell>>>,
     pub(crate) relays: Rc<RelayDesk>,
+    pub(crate) tunnels: Rc<TunnelDesk>,
     slots: RefCell<Slab<Rc<Mailslot>>>,
     next_serial: Cell<u32>,
     connections: RefCell<Slab<Arc<Bell>>>,
@@ -84,6 +87,7 @@ pub(crate) enum Mail {
     Drain(DrainOrder),
     Cut(DrainOrder),
     Revoked(Box<Revocation>),
+    Offer(Box<OpenTunnel>),
     End(CloseReason),
 }
 
@@ -120,6 +124,7 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) outbound: Outbound,
     pub(crate) relays: Post<RelayRequest>,
+    pub(crate) tunnels: Post<ToTunnels>,
     pub(crate) queues: Queues,
     pub(crate) rest: Rc<Rest>,
 }
@@ -145,6 +150,7 @@ impl Shard {
             rest: parts.rest,
             watchers: RefCell::default(),
             relays: RelayDesk::new(parts.id, parts.relays),
+            tunnels: TunnelDesk::new(parts.id, parts.tunnels, limits.tunnels.most + MAX_UNJOINED_STREAMS),
             slots: RefCell::default(),
             next_serial: Cell::new(0),
             connections: RefCell::default(),
