@@ -1,13 +1,17 @@
-//! The control thread: health as JSON and metrics for Prometheus, over HTTP on a loopback address; and the
-//! relays, which pass calls of nodes on to the services behind the gateway.
+//! The control thread: health and metrics over plain HTTP on a loopback address; the control API over
+//! HTTP/2 with internal mTLS (`api`); and the relays, which pass calls of nodes on to the services behind the
+//! gateway.
 //!
-//! It reads what other threads have counted, through `Status`, and decides nothing. No session and
-//! no command depends on it.
+//! It reads what other threads have counted, through `Status`, asks the writer through `api::Desk`, and decides
+//! nothing. No session and no command depends on it.
 //!
-//! 1. It serves a loopback address alone: there is no encryption yet.
-//! 2. It depends on core and, for what it says to services, on proto; the gateway hands the numbers in.
+//! 1. What is not encrypted is served on a loopback address alone, and changes nothing.
+//! 2. It depends on core and, for what it says to services, on proto; the gateway hands the rest in.
 //! 3. A fault of a caller ends that caller's connection, never the thread.
 
+pub mod api;
+pub mod client;
+mod dial;
 mod http;
 mod metrics;
 mod process;
@@ -21,6 +25,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::Notify;
 
+use api::ApiConfig;
 use relay::RelayConfig;
 
 pub use status::{
@@ -35,6 +40,8 @@ pub struct ControlConfig {
     /// The cpu to pin the thread to.
     pub cpu: Option<usize>,
     pub status: Arc<dyn Status>,
+    /// `None`: there is no control API.
+    pub api: Option<ApiConfig>,
     /// `None`: no calls are passed on from here.
     pub relays: Option<RelayConfig>,
 }
@@ -57,6 +64,7 @@ pub struct ControlError;
 #[derive(Debug)]
 pub struct ControlHandle {
     address: SocketAddr,
+    api_address: Option<SocketAddr>,
     stopper: ControlStopper,
     thread: JoinHandle<()>,
 }
@@ -78,6 +86,11 @@ impl ControlHandle {
         self.address
     }
 
+    /// Where the API listens, with the port that was taken.
+    pub const fn api_address(&self) -> Option<SocketAddr> {
+        self.api_address
+    }
+
     /// What ends it.
     pub fn stopper(&self) -> ControlStopper {
         self.stopper.clone()
@@ -94,33 +107,75 @@ impl ControlHandle {
     }
 }
 
-/// Binds the address and starts the thread `control`.
-pub fn spawn(config: ControlConfig) -> io::Result<ControlHandle> {
-    if !config.listen.ip().is_loopback() {
-        let sentence = format!("{} is not a loopback address", config.listen);
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
+/// Which address can't be had, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{address}: {error}")]
+pub struct ListenError {
+    pub address: SocketAddr,
+    #[source]
+    pub error: io::Error,
+}
+
+/// Binds the addresses and starts the thread `control`.
+pub fn spawn(config: ControlConfig) -> Result<ControlHandle, ListenError> {
+    let plain = config.listen;
+    let failed = |error| ListenError { address: plain, error };
+    if !plain.ip().is_loopback() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "is not a loopback address")));
     }
-    let listener = TcpListener::bind(config.listen)?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let (listener, address) = bind(plain)?;
+    let api = match config.api {
+        Some(api) => Some((bind(api.listen)?, api)),
+        None => None,
+    };
+    let api_address = api.as_ref().map(|((_, address), _)| *address);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(failed)?;
     let stopper = ControlStopper(Arc::default());
     let stop = Arc::clone(&stopper.0);
-    let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
-        if let Some(cpu) = config.cpu {
+    let (cpu, status, relays) = (config.cpu, config.status, config.relays);
+    let serve = move || {
+        if let Some(cpu) = cpu {
             pin(cpu);
         }
         runtime.block_on(async move {
-            match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => tokio::select! {
-                    () = http::serve(listener, config.status, stop) => {}
-                    () = pass_on(config.relays) => {}
-                },
-                Err(error) => tracing::error!(%error, "control: the listener can't be watched"),
+            let api = api.map(|((listener, _), api)| (listener, api));
+            tokio::select! {
+                () = serve_plain(listener, Arc::clone(&status)) => {}
+                () = serve_api(api, status) => {}
+                () = pass_on(relays) => {}
+                () = stop.notified() => {}
             }
         });
-    })?;
-    Ok(ControlHandle { address, stopper, thread })
+    };
+    let thread = std::thread::Builder::new().name("control".to_owned()).spawn(serve).map_err(failed)?;
+    Ok(ControlHandle { address, api_address, stopper, thread })
+}
+
+fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ListenError> {
+    let bound = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let taken = listener.local_addr()?;
+        Ok((listener, taken))
+    };
+    bound().map_err(|error| ListenError { address, error })
+}
+
+async fn serve_plain(listener: TcpListener, status: Arc<dyn Status>) {
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => http::serve(listener, status).await,
+        Err(error) => tracing::error!(%error, "control: the listener can't be watched"),
+    }
+}
+
+/// Serves the API; where there is none, it goes on to be there.
+async fn serve_api(api: Option<(TcpListener, ApiConfig)>, status: Arc<dyn Status>) {
+    let Some((listener, config)) = api else { return std::future::pending().await };
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => api::serve(listener, config, status).await,
+        Err(error) => tracing::error!(%error, "control: the listener of the API can't be watched"),
+    }
 }
 
 /// Passes calls on, and goes on to be there when the shards are gone.

@@ -16,6 +16,7 @@ use bytes::Bytes;
 
 use crate::close::CloseReason;
 use crate::command::CommandState;
+use crate::desk::VitalsAsk;
 use crate::drain::DrainOrder;
 use crate::frame::{
     Attested, CancelCommand, Command, CommandUpdate, CreditChange, Event, EventBatch, Hello, RefusedEvent,
@@ -148,18 +149,19 @@ pub struct LookRequest {
     pub list: Box<[SectionHash]>,
 }
 
-/// From the writer to a shard, from the relays, and from the tunnels' room.
+/// From the writer to a shard, from the relays, the tunnels' room and the control API.
 #[derive(Debug)]
 pub enum ToShard {
     /// For one session of the shard.
     Session { key: SessionKey, news: SessionNews },
-    /// Whether new sessions may be opened. `false` before the lease is held, fenced, stopping.
+    /// Whether new sessions may be opened. `false` before the lease is held, fenced, stopping; `true` also takes a
+    /// drain back.
     Serving(bool),
     /// Every session ends for this reason (fenced); the listener stays.
     CloseAll(CloseReason),
     /// What is revoked from now on, whole, and what of it was not before: sessions of those end.
     Revoked { set: Arc<RevokedSet>, added: Arc<[Revocation]> },
-    /// Every session is told to leave, new ones are refused; both for good.
+    /// Every session is told to leave, new ones are refused until `Serving(true)`.
     Drain(DrainOrder),
     /// The drain is over: sessions that have not left are cut.
     Cut(DrainOrder),
@@ -167,6 +169,8 @@ pub enum ToShard {
     Relayed(Box<RelayAnswer>),
     /// Of the tunnels' room.
     Tunnel(FromTunnels),
+    /// The control API asks when sessions were heard.
+    Vitals(Box<VitalsAsk>),
     /// Close the listener, end every session as `Stopping`, post what is owed, then `ShardStopped`.
     Stop,
 }

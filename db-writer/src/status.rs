@@ -43,6 +43,8 @@ pub struct WriterStatus {
     pub messages_given: AtomicU64,
     /// Notifications heard.
     pub pokes: AtomicU64,
+    /// What the control API asked.
+    pub asks: AtomicU64,
     /// The loop that listens: each connection whose probe came back is a clean run.
     pub listener: LoopStatus,
     /// Whether notifications are heard: the probe came back.

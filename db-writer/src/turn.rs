@@ -18,6 +18,7 @@ use gateway_core::seam::ToWriter;
 use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, Writer};
 
+use crate::desk::{DeskInbox, Letter};
 use crate::listener::{Poke, Pokes};
 use crate::log_lines::LogLines;
 use crate::loops::{LoopEnded, Loops};
@@ -28,6 +29,8 @@ use crate::thread::{Ask, StopSignal};
 
 /// Messages of shards that one turn takes.
 const MESSAGES_PER_TURN: usize = 1024;
+/// Asks of the control API that one turn takes.
+const ASKS_PER_TURN: usize = 16;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// What the loop moves between.
@@ -40,6 +43,7 @@ pub(crate) struct Loop {
     pub(crate) queues: Queues,
     pub(crate) loops: Loops,
     pub(crate) pokes: Pokes,
+    pub(crate) desk: DeskInbox,
     pub(crate) stop: Arc<StopSignal>,
     pub(crate) status: Arc<WriterStatus>,
     pub(crate) log: LogLines,
@@ -51,6 +55,7 @@ enum Wake {
     Message(Option<ToWriter>),
     Done(Option<Done>),
     Poke(Option<Poke>),
+    Letter(Option<Letter>),
     Ask(Ask),
     Space,
     Time,
@@ -89,6 +94,10 @@ impl Loop {
         for poke in self.pokes.take_overflow() {
             self.poke(&poke, now);
         }
+        for _ in 0..ASKS_PER_TURN {
+            let Ok(letter) = self.desk.0.try_recv() else { break };
+            self.answer(letter, now);
+        }
         for _ in 0..MESSAGES_PER_TURN {
             if !self.writer.wants_messages() {
                 return true;
@@ -105,6 +114,12 @@ impl Loop {
             Poke::Specs(node) => self.writer.handle_specs_poke(node.as_ref(), now),
             Poke::Certificates => self.writer.handle_certificates_poke(now),
         }
+    }
+
+    fn answer(&mut self, Letter { ask, answer }: Letter, now: Moment) {
+        self.status.asks.fetch_add(1, Ordering::Relaxed);
+        // Who asked may have gone.
+        let _ = answer.send(self.writer.handle_ask(ask, now));
     }
 
     fn give_what_is_due(&mut self) {
@@ -146,7 +161,7 @@ impl Loop {
     }
 
     async fn wait(&mut self) -> Wake {
-        let Self { writer, clock, inbox, outbox, queues, loops, pokes, stop, shards_gone, .. } = self;
+        let Self { writer, clock, inbox, outbox, queues, loops, pokes, desk, stop, shards_gone, .. } = self;
         let longest = tokio::time::Instant::now() + LONGEST_WAIT;
         let until = writer.next_deadline().map_or(longest, |due| clock.instant(due).min(longest));
         let takes_messages = writer.wants_messages() && !*shards_gone;
@@ -156,6 +171,7 @@ impl Loop {
             ended = loops.ended() => Wake::Ended(ended),
             message = poll_fn(|context| inbox.poll_take(context)), if takes_messages => Wake::Message(message),
             poke = pokes.heard.recv() => Wake::Poke(poke),
+            letter = desk.0.recv(), if !desk.0.is_closed() => Wake::Letter(letter),
             ask = stop.requested() => Wake::Ask(ask),
             () = poll_fn(|context| outbox.poll_space(context)), if is_blocked => Wake::Space,
             () = tokio::time::sleep_until(until) => Wake::Time,
@@ -181,9 +197,15 @@ impl Loop {
                 self.writer.handle_outcome(outcome, started, now);
             }
             Wake::Poke(Some(poke)) => self.poke(&poke, now),
+            Wake::Letter(Some(letter)) => self.answer(letter, now),
             Wake::Ask(Ask::Drain(plan)) => self.writer.handle_drain(plan, now),
             Wake::Ask(Ask::Stop) => self.writer.handle_stop(now),
-            Wake::Done(None) | Wake::Poke(None) | Wake::Space | Wake::Time | Wake::Ended(_) => {}
+            Wake::Done(None)
+            | Wake::Poke(None)
+            | Wake::Letter(None)
+            | Wake::Space
+            | Wake::Time
+            | Wake::Ended(_) => {}
         }
     }
 }
@@ -266,6 +288,7 @@ mod tests {
                 queues,
                 loops,
                 pokes,
+                desk: crate::desk::desk().1,
                 stop: Arc::default(),
                 status: Arc::clone(&status),
                 log: LogLines::new(gateway.clone()),

@@ -14,6 +14,7 @@
 //! ```
 
 pub mod cli;
+pub mod client;
 pub mod config;
 mod error;
 pub mod lock_file;

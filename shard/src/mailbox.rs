@@ -1,4 +1,5 @@
-//! What the writer says, brought to the sessions that it is for, and what the relays answer, to their calls.
+//! What the writer says, brought to the sessions that it is for, and what the relays answer, to their calls. What the
+//! control API asks is answered here.
 //!
 //! 1. Mail is left in a session's slot and its connection is woken; what it means is the session's.
 //! 2. Others have their turn every `MAIL_PER_TURN` messages.
@@ -65,6 +66,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
             ToShard::Cut(order) => tell_all(shard, || Mail::Cut(order)).await,
             ToShard::Relayed(answer) => shard.relays.deliver(*answer),
             ToShard::Tunnel(word) => shard.tunnels.deliver(shard, word),
+            ToShard::Vitals(ask) => shard.answer_vitals(*ask),
             ToShard::Stop => return StopCause::Asked,
         }
         shard.counters.mail_taken.one_more();

@@ -245,6 +245,9 @@ impl SessionIo {
         match wire::decode(message, &self.shard.limits) {
             Ok(frame) => {
                 inject_fault(&frame);
+                if matches!(frame, NodeFrame::Heartbeat(_)) {
+                    self.slot.note_heartbeat(now);
+                }
                 self.session.handle_frame(frame, bytes, now);
             }
             Err(reason) => self.session.handle_close(reason, now),

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use gateway_core::admission::Admission;
 use gateway_core::close::CloseReason;
+use gateway_core::desk::{Vitals, VitalsAsk};
 use gateway_core::drain::DrainOrder;
 use gateway_core::ids::{SessionKey, ShardId};
 use gateway_core::limits::Limits;
@@ -22,6 +23,7 @@ use gateway_core::relay::RelayRequest;
 use gateway_core::revocation::{Revocation, SerialKey};
 use gateway_core::seam::SessionNews;
 use gateway_core::splitmix::SplitMix;
+use gateway_core::time::Moment;
 use gateway_core::tunnel::{MAX_UNJOINED_STREAMS, OpenTunnel, ToTunnels};
 use slab::Slab;
 
@@ -96,6 +98,8 @@ pub(crate) struct Mailslot {
     key: SessionKey,
     /// The serial of its certificate.
     certificate: SerialKey,
+    /// When its node was heard to be alive.
+    heartbeat: Cell<Option<Moment>>,
     bell: Arc<Bell>,
     mail: RefCell<VecDeque<Mail>>,
 }
@@ -176,8 +180,13 @@ impl Shard {
         let entry = slots.vacant_entry();
         let slot = u32::try_from(entry.key()).expect("fewer sessions than descriptors, and those fit an i32");
         let key = SessionKey { shard: self.id, slot, serial };
-        let mailslot =
-            Rc::new(Mailslot { key, certificate, bell: Arc::clone(bell), mail: RefCell::default() });
+        let mailslot = Rc::new(Mailslot {
+            key,
+            certificate,
+            heartbeat: Cell::default(),
+            bell: Arc::clone(bell),
+            mail: RefCell::default(),
+        });
         entry.insert(Rc::clone(&mailslot));
         SlotLease { shard: Rc::clone(self), slot: mailslot }
     }
@@ -190,6 +199,18 @@ impl Shard {
             slot.mail.borrow_mut().push_back(mail);
             slot.bell.ring();
         }
+    }
+
+    /// Tells the control API when these sessions had their last heartbeats.
+    pub(crate) fn answer_vitals(&self, ask: VitalsAsk) {
+        let slots = self.slots.borrow();
+        let heard = ask.keys.iter().filter_map(|key| {
+            let slot = slots.get(key.slot as usize).filter(|slot| slot.key == *key)?;
+            Some((*key, slot.heartbeat.get()?))
+        });
+        // Who asked may have gone.
+        let _ = ask.answer.post(Vitals(heard.collect()));
+        ask.answer.ring();
     }
 
     /// All sessions, each with the serial of its certificate.
@@ -235,6 +256,10 @@ impl Shard {
 impl SlotLease {
     pub(crate) fn key(&self) -> SessionKey {
         self.slot.key
+    }
+
+    pub(crate) fn note_heartbeat(&self, now: Moment) {
+        self.slot.heartbeat.set(Some(now));
     }
 
     pub(crate) fn take_mail(&self) -> Option<Mail> {

@@ -24,12 +24,11 @@ use h2::client::SendRequest;
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use prost::Message;
 use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
 use tokio::sync::Mutex;
-use tokio_rustls::TlsConnector;
 
 use super::services::{JoinService, RelayFuture, RenewalService, SecretBroker};
 use super::tls::UpstreamFiles;
+use crate::dial::dial;
 
 /// How long it may take until a connection stands.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -60,6 +59,18 @@ impl UpstreamAddress {
         let server_name = ServerName::try_from(host.clone())
             .map_err(|_| format!("names {host:?}, which is no host name and no address"))?;
         Ok(Self { host, port: authority.port_u16().unwrap_or(443), server_name })
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn server_name(&self) -> ServerName<'static> {
+        self.server_name.clone()
     }
 }
 
@@ -195,39 +206,11 @@ impl Upstream {
             *held = Some(requests.clone());
             return Ok(requests);
         }
-        let dialled = tokio::time::timeout(DIAL_TIMEOUT, Box::pin(self.dial())).await;
+        let dialled = tokio::time::timeout(DIAL_TIMEOUT, Box::pin(dial(&self.address, &self.files))).await;
         let requests =
             dialled.unwrap_or_else(|_| Err("dialling took too long".to_owned())).map_err(Failure::NotSent)?;
         *held = Some(requests.clone());
         Ok(requests)
-    }
-
-    async fn dial(&self) -> Result<SendRequest<Bytes>, String> {
-        let config = self.files.client_config().map_err(|error| error.to_string())?;
-        let tcp = TcpStream::connect((self.address.host.as_str(), self.address.port))
-            .await
-            .map_err(|error| format!("connecting: {error}"))?;
-        // Only latency is lost without it.
-        let _ = tcp.set_nodelay(true);
-        let tls = TlsConnector::from(config)
-            .connect(self.address.server_name.clone(), tcp)
-            .await
-            .map_err(|error| format!("the TLS handshake: {error}"))?;
-        if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
-            return Err("it speaks no HTTP/2 (ALPN h2)".to_owned());
-        }
-        let (requests, connection) = h2::client::Builder::new()
-            .enable_push(false)
-            .header_table_size(0)
-            .max_header_list_size(16 << 10)
-            .handshake(tls)
-            .await
-            .map_err(|error| format!("starting HTTP/2: {error}"))?;
-        tokio::spawn(async move {
-            // How it ended is found by the next call.
-            let _ = connection.await;
-        });
-        requests.ready().await.map_err(|error| format!("starting HTTP/2: {error}"))
     }
 
     /// Tells of a change.

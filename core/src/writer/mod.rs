@@ -17,6 +17,7 @@
 mod backoff;
 mod batch;
 mod cancels;
+mod desk;
 mod directory;
 mod dispatch;
 mod drain;
@@ -308,7 +309,8 @@ impl Writer {
         match (&self.stop, self.lease.is_held()) {
             (stop, _) if stop.is_over() => Phase::Stopped,
             (stop, _) if stop.is_begun() => Phase::Stopping,
-            _ if self.drain.is_begun() => Phase::Draining,
+            _ if self.drain.leads_to_stop() => Phase::Draining,
+            (_, true) if self.drain.is_begun() => Phase::Draining,
             (_, true) => Phase::Serving,
             (_, false) => Phase::Waiting,
         }
@@ -418,7 +420,7 @@ impl Writer {
             LeaseChange::Serve => {
                 self.revocations.handle_serving(now);
                 for shard in self.shards() {
-                    self.to_shard.push_back((shard, ToShard::Serving(true)));
+                    self.to_shard.push_back((shard, self.drain.opening()));
                 }
             }
             LeaseChange::Fence => self.fence(),

@@ -10,6 +10,7 @@
 mod catalog;
 mod check;
 mod database_url;
+mod inside;
 mod problem;
 mod sections;
 mod show;
@@ -26,6 +27,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use catalog::{ANNOTATED, KeyNote, catalog};
 pub use database_url::DatabaseUrl;
+pub use inside::{ControlSection, UpstreamSection};
 pub use problem::{ConfigError, Lines, Problem};
 pub use sections::*;
 pub use show::{show_json, show_toml};
@@ -146,6 +148,9 @@ impl Config {
             ("tls.node_ca", Some(&mut self.tls.node_ca)),
             ("database.url_file", self.database.url_file.as_mut()),
             ("database.listen_url_file", self.database.listen_url_file.as_mut()),
+            ("control.certificate", self.control.certificate.as_mut()),
+            ("control.key", self.control.key.as_mut()),
+            ("control.client_ca", self.control.client_ca.as_mut()),
             ("upstream.ca", self.upstream.ca.as_mut()),
             ("upstream.certificate", self.upstream.certificate.as_mut()),
             ("upstream.key", self.upstream.key.as_mut()),

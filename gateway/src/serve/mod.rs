@@ -7,6 +7,7 @@
 //! 2. Readiness is told when the lease is held and every listener is up, not before.
 //! 3. A clean stop is the writer's to carry out: it tells the shards, writes, releases the lease.
 
+mod api;
 mod embedded;
 mod files;
 mod hooks;

@@ -35,6 +35,7 @@ pub struct Readings {
     /// The turns of each thread that must turn, in the order of `turns`; the watchdog writes them.
     threads: Vec<LoopStatus>,
     tls: Arc<TlsStatus>,
+    api_tls: Arc<TlsStatus>,
 }
 
 /// A counter of a shard: its name, what it counts, how it is read.
@@ -85,11 +86,12 @@ const SHARD_REFUSALS: [ShardReading; 5] = [
 
 type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
 
-const WRITER_COUNTERS: [WriterReading; 28] = [
+const WRITER_COUNTERS: [WriterReading; 29] = [
     ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
     ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
     ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
     ("pokes", "Notifications heard", |writer| &writer.pokes),
+    ("asks", "Asks of the control API that the writer answered", |writer| &writer.asks),
     ("hellos_granted", "Sessions opened", |writer| &writer.hellos_granted),
     ("hellos_refused", "Sessions refused by the database", |writer| &writer.hellos_refused),
     ("sessions_superseded", "Sessions that a newer one of the node ended", |writer| {
@@ -137,7 +139,8 @@ impl Readings {
         shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     ) -> Self {
         let threads = (0..=shards.len()).map(|_| LoopStatus::default()).collect();
-        Self { gateway, version, started, admission, writer, relays, shards, threads, tls: Arc::default() }
+        let (tls, api_tls) = Default::default();
+        Self { gateway, version, started, admission, writer, relays, shards, threads, tls, api_tls }
     }
 
     /// Where the writer is in its life.
@@ -158,6 +161,11 @@ impl Readings {
     /// The looks at the TLS files.
     pub fn tls(&self) -> &Arc<TlsStatus> {
         &self.tls
+    }
+
+    /// The looks at the control API's files.
+    pub fn api_tls(&self) -> &Arc<TlsStatus> {
+        &self.api_tls
     }
 
     /// Streams that are admitted now, over all shards.
@@ -369,6 +377,11 @@ impl Status for Readings {
                 "tls_reloads",
                 "Times that the TLS files had changed and were taken",
                 self.tls.reloads.load(Relaxed),
+            ),
+            Family::counter(
+                "control_tls_reloads",
+                "Times that the TLS files of the control API had changed and were taken",
+                self.api_tls.reloads.load(Relaxed),
             ),
         ];
         families.extend(

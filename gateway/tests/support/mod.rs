@@ -143,6 +143,14 @@ impl World {
         options
     }
 
+    /// The same with a control API.
+    pub fn options_with_api(&self, id: &str, extra: &str) -> GatewayOptions {
+        let mut options = self.options(id, extra);
+        let folder = self.folder.path().join(format!("{id}-control"));
+        options.api = Some(self.pki.write_control_files(&folder).expect("the control API's files"));
+        options
+    }
+
     /// Starts a gateway and waits until it serves.
     pub async fn start(&self, options: GatewayOptions) -> GatewayProcess {
         self.remember_log(options.log_path());
