@@ -16,6 +16,7 @@
 
 pub mod close;
 pub mod flow;
+pub mod keys;
 pub mod lifecycle;
 pub mod registry;
 pub mod ticket;

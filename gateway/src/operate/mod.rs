@@ -1,4 +1,5 @@
-//! The operator's commands over the database: enqueue, cancel, the lists, and `verify`.
+//! The operator's commands over the database: enqueue, cancel, the lists, and `verify`; and `tunnel`, which goes to
+//! a node.
 //!
 //! `arguments` is their command line, `database` the connection, `table` and `terminal` what a person
 //! sees; every other file is one command. Queries are in `gateway/queries`.
@@ -20,6 +21,7 @@ mod node_logs;
 mod place;
 mod table;
 pub(crate) mod terminal;
+mod tunnel;
 mod verify;
 
 use std::process::ExitCode;
@@ -70,6 +72,7 @@ pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
             OperatorCommand::Specs(arguments) => listings::specs(arguments).await,
             OperatorCommand::Events(arguments) => events::run(arguments).await,
             OperatorCommand::Inventory(arguments) => listings::inventory(arguments).await,
+            OperatorCommand::Tunnel(arguments) => tunnel::run(arguments).await,
             OperatorCommand::Verify(arguments) => verify::run(arguments).await,
         }
     })

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gateway_control::relay::RelayStatus;
+use gateway_control::tunnel::TunnelStatus;
 use gateway_control::{
     Family, Health, Label, Points, QueueHealth, ShardHealth, Status, SweepHealth, Unit, number, phase_label,
 };
@@ -30,6 +31,7 @@ pub struct Readings {
     admission: Arc<Admission>,
     writer: Arc<WriterStatus>,
     relays: Arc<RelayStatus>,
+    tunnels: Arc<TunnelStatus>,
     /// With the cpu of each.
     shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     /// The turns of each thread that must turn, in the order of `turns`; the watchdog writes them.
@@ -41,12 +43,13 @@ pub struct Readings {
 /// A counter of a shard: its name, what it counts, how it is read.
 type ShardReading = (&'static str, &'static str, fn(&ShardCounters) -> u64);
 
-const SHARD_GAUGES: [ShardReading; 2] = [
+const SHARD_GAUGES: [ShardReading; 3] = [
     ("connections", "Open TCP connections, handshakes included", |shard| shard.connections.get()),
     ("sessions", "Open streams of sessions, from admission to the end", |shard| shard.sessions.get()),
+    ("tunnel_streams", "Open streams of nodes for tunnels", |shard| shard.tunnel_streams.get()),
 ];
 
-const SHARD_COUNTERS: [ShardReading; 19] = [
+const SHARD_COUNTERS: [ShardReading; 21] = [
     ("opens", "Sessions admitted", |shard| shard.opens.get()),
     ("handshakes", "TLS handshakes that succeeded", |shard| shard.handshakes_ok.get()),
     ("handshakes_failed", "TLS handshakes that failed", |shard| shard.handshakes_failed.get()),
@@ -69,6 +72,8 @@ const SHARD_COUNTERS: [ShardReading; 19] = [
         shard.writer_full_waits.get()
     }),
     ("receive_budget_waits", "Frames that waited for memory", |shard| shard.receive_budget_waits.get()),
+    ("tunnel_bytes_in", "Bytes of tunnels from nodes", |shard| shard.tunnel_bytes_in.get()),
+    ("tunnel_bytes_out", "Bytes of tunnels to nodes", |shard| shard.tunnel_bytes_out.get()),
     ("relay_calls", "Calls taken to be passed on to a service", |shard| shard.relays.get()),
     ("floods", "Connections ended for too many control frames", |shard| shard.floods.get()),
     ("panics", "Connections ended by a fault of our own", |shard| shard.panics.get()),
@@ -136,11 +141,12 @@ impl Readings {
         admission: Arc<Admission>,
         writer: Arc<WriterStatus>,
         relays: Arc<RelayStatus>,
+        tunnels: Arc<TunnelStatus>,
         shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     ) -> Self {
         let threads = (0..=shards.len()).map(|_| LoopStatus::default()).collect();
         let (tls, api_tls) = Default::default();
-        Self { gateway, version, started, admission, writer, relays, shards, threads, tls, api_tls }
+        Self { gateway, version, started, admission, writer, relays, tunnels, shards, threads, tls, api_tls }
     }
 
     /// Where the writer is in its life.
@@ -393,6 +399,7 @@ impl Status for Readings {
         families.extend(loops::families(self));
         families.extend(self.shard_families());
         families.extend(self.relays.families());
+        families.extend(self.tunnels.families());
         families
     }
 }
@@ -411,6 +418,7 @@ mod tests {
             "1",
             Instant::now(),
             Arc::new(admission),
+            Arc::default(),
             Arc::default(),
             Arc::default(),
             shards,

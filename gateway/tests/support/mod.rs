@@ -14,6 +14,7 @@
 
 pub mod health;
 pub mod load;
+pub mod tunnels;
 pub mod watch;
 
 use std::collections::HashSet;
