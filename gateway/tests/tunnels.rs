@@ -57,9 +57,21 @@ async fn a_ticket_that_is_wrong_in_any_way_opens_nothing_and_a_good_one_opens_on
     let spec = |spec: TicketSpec| mint.mint_as(&spec);
     let header = json!({ "alg": "ES256", "kid": "no-such-key" });
     let wrong: Vec<(&str, String, &str)> = vec![
-        ("another audience", spec(TicketSpec { audience: json!("api"), ..good.clone() }), "PERMISSION_DENIED"),
-        ("another node", spec(TicketSpec { node: stage.world.id("n2"), ..good.clone() }), "PERMISSION_DENIED"),
-        ("expired", spec(TicketSpec { expires_in: -1.0, issued_in: -20.0, ..good.clone() }), "UNAUTHENTICATED"),
+        (
+            "another audience",
+            spec(TicketSpec { audience: json!("api"), ..good.clone() }),
+            "PERMISSION_DENIED",
+        ),
+        (
+            "another node",
+            spec(TicketSpec { node: stage.world.id("n2"), ..good.clone() }),
+            "PERMISSION_DENIED",
+        ),
+        (
+            "expired",
+            spec(TicketSpec { expires_in: -1.0, issued_in: -20.0, ..good.clone() }),
+            "UNAUTHENTICATED",
+        ),
         ("too long", spec(TicketSpec { expires_in: 90.0, ..good.clone() }), "UNAUTHENTICATED"),
         ("of the future", spec(TicketSpec { issued_in: 20.0, ..good.clone() }), "UNAUTHENTICATED"),
         ("an unknown key", mint.mint_with(&header, &claims(&good)), "UNAUTHENTICATED"),
@@ -201,7 +213,8 @@ async fn who_is_slow_holds_up_the_other_side_and_nothing_grows() {
 
 #[tokio::test]
 async fn an_open_that_nobody_answers_ends_with_its_reason() {
-    let stage = TunnelStage::new("tunnel_opens", "[tunnels]\nopen_timeout = \"300ms\"\nmax_per_node = 2\n").await;
+    let stage =
+        TunnelStage::new("tunnel_opens", "[tunnels]\nopen_timeout = \"300ms\"\nmax_per_node = 2\n").await;
     let (code, sentence) = stage.refused(&stage.wish("nobody", "echo")).await;
     assert_eq!((code.as_str(), sentence.contains("no session")), ("UNAVAILABLE", true), "{sentence}");
     let _silent = stage.node_as("silent", |options| options.tunnels = None).await;
@@ -320,7 +333,8 @@ async fn the_node_hears_why_its_side_ended() {
 }
 
 async fn many_opens_that_fail_or_are_given_up(rounds: usize) {
-    let stage = TunnelStage::new("tunnel_many", "[tunnels]\nopen_timeout = \"200ms\"\nmax_per_node = 64\n").await;
+    let stage =
+        TunnelStage::new("tunnel_many", "[tunnels]\nopen_timeout = \"200ms\"\nmax_per_node = 64\n").await;
     let refusing = TunnelTaker { refuses: Some("no".to_owned()), ..TunnelTaker::trusting() };
     let ignoring = TunnelTaker { ignores: true, ..TunnelTaker::trusting() };
     let _refusing = stage.node_as("refusing", |options| options.tunnels = Some(refusing)).await;

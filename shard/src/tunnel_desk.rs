@@ -213,7 +213,12 @@ impl TunnelDesk {
     // -- places ----------------------------------------------------------------------------------
 
     /// A session that takes tunnels is welcomed.
-    pub(crate) fn enter(self: &Rc<Self>, node: &NodeId, epoch: SessionEpoch, key: SessionKey) -> SessionPlace {
+    pub(crate) fn enter(
+        self: &Rc<Self>,
+        node: &NodeId,
+        epoch: SessionEpoch,
+        key: SessionKey,
+    ) -> SessionPlace {
         self.sessions.borrow_mut().insert(key, false);
         let mut by_node = self.by_node.borrow_mut();
         // The older of two is about to be superseded.

@@ -194,7 +194,8 @@ impl TunnelIo {
         };
         match said {
             Ok(Said::Hello { id, ticket }) => {
-                let hello = ToTunnels::Hello { stream: self.lease.key(), node: self.node.clone(), id, ticket };
+                let hello =
+                    ToTunnels::Hello { stream: self.lease.key(), node: self.node.clone(), id, ticket };
                 self.dues.owed = Some(id);
                 self.shard.tunnels.send(hello);
                 self.state = State::Waiting { due_at: now + self.shard.limits.tunnels.open_timeout };
@@ -277,7 +278,8 @@ impl TunnelIo {
         {
             *bytes -= left;
         }
-        let is_worth_it = self.unsent.is_empty() || self.ungranted >= self.shard.limits.tunnels.window_bytes / 4;
+        let is_worth_it =
+            self.unsent.is_empty() || self.ungranted >= self.shard.limits.tunnels.window_bytes / 4;
         if self.ungranted > 0
             && is_worth_it
             && let Some(id) = self.dues.owed

@@ -20,7 +20,10 @@ const COPIED_BYTES: usize = 4 << 10;
 /// What a node says on its stream.
 #[derive(Debug)]
 pub(crate) enum Said {
-    Hello { id: TunnelId, ticket: Hidden<String> },
+    Hello {
+        id: TunnelId,
+        ticket: Hidden<String>,
+    },
     Frame(TunnelFrame),
     /// Nothing that is known here.
     Other,
@@ -66,20 +69,18 @@ pub(crate) fn open_tunnel(open: OpenTunnel) -> v1::OpenTunnel {
     }
 }
 
-/// A node's refusal on its session. `Err` is the sentence that ends it.
-pub(crate) fn refusal(refused: v1::TunnelRefused) -> Result<TunnelRefused, String> {
-    let id = TunnelId::from_bytes(&refused.tunnel_id)
-        .ok_or_else(|| format!("TunnelRefused: {}", wrong_length(refused.tunnel_id.len())))?;
-    Ok(TunnelRefused { id, reason: refused.reason })
+/// A node's refusal on its session; `None` for one of no tunnel that there could be.
+pub(crate) fn refusal(refused: v1::TunnelRefused) -> Option<TunnelRefused> {
+    let id = TunnelId::from_bytes(&refused.tunnel_id)?;
+    Some(TunnelRefused { id, reason: refused.reason })
 }
 
 fn tunnel_id(bytes: &[u8]) -> Result<TunnelId, CloseReason> {
-    TunnelId::from_bytes(bytes)
-        .ok_or_else(|| CloseReason::Protocol(format!("TunnelHello: {}", wrong_length(bytes.len()))))
-}
-
-fn wrong_length(bytes: usize) -> String {
-    format!("tunnel_id is {bytes} bytes long; it must be the 16 of OpenTunnel")
+    let wrong = || {
+        let bytes = bytes.len();
+        format!("TunnelHello: tunnel_id is {bytes} bytes long; it must be the 16 of OpenTunnel")
+    };
+    TunnelId::from_bytes(bytes).ok_or_else(|| CloseReason::Protocol(wrong()))
 }
 
 fn ticket(ticket: String) -> Result<Hidden<String>, CloseReason> {

@@ -99,7 +99,8 @@ fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
         return Err("a frame holds more than one message; send each in a frame of its own".to_owned());
     }
     if let Some(refused) = arms.tunnel_refused {
-        return tunnel_wire::refusal(parse(refused, "TunnelRefused")?).map(NodeFrame::TunnelRefused);
+        let refused = tunnel_wire::refusal(parse(refused, "TunnelRefused")?);
+        return Ok(refused.map_or(NodeFrame::Ignored, NodeFrame::TunnelRefused));
     }
     match known {
         [Some(hello), ..] => decode_hello(hello, limits),

@@ -80,9 +80,8 @@ impl TicketMint {
         let name = format!("key-{}", Uuid::new_v4().simple());
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &self.random)
             .expect("a key can be made");
-        let pair =
-            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref(), &self.random)
-                .expect("it is a key");
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref(), &self.random)
+            .expect("it is a key");
         self.locked().pairs.push((name.clone(), pair));
         name
     }

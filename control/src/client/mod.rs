@@ -22,8 +22,8 @@ use crate::relay::{UpstreamAddress, UpstreamFiles};
 
 pub use gateway_proto::control::v1::TunnelOpen;
 
-pub use self::tunnel::{Said, Tunnel, TunnelCut, TunnelReceiver, TunnelSender};
 pub use self::finder::{FindError, Finder, Found, OwnerLook, Registry, RegistryAway, RegistryLook};
+pub use self::tunnel::{Said, Tunnel, TunnelCut, TunnelReceiver, TunnelSender};
 
 /// Longer than any call of a gateway waits for its threads.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -188,9 +188,9 @@ impl GatewayClient {
     /// What a refusal of another kind of call says.
     async fn refusal(&self, response: Response<h2::RecvStream>) -> CallError {
         match receive(response).await {
-            Ok((status, text)) => {
-                self.done(status, &text).map_or_else(|error| error, |_| self.broken("it refuses with a success"))
-            }
+            Ok((status, text)) => self
+                .done(status, &text)
+                .map_or_else(|error| error, |_| self.broken("it refuses with a success")),
             Err(why) => self.unreachable(why),
         }
     }

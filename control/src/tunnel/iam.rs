@@ -31,7 +31,12 @@ pub struct UpstreamIam {
 
 impl UpstreamIam {
     /// Nothing is dialled before the first question.
-    pub fn new(address: UpstreamAddress, files: UpstreamFiles, gateway_id: String, timeout: Duration) -> Self {
+    pub fn new(
+        address: UpstreamAddress,
+        files: UpstreamFiles,
+        gateway_id: String,
+        timeout: Duration,
+    ) -> Self {
         Self { channel: Channel::new("IAM service", address, files, timeout), gateway_id }
     }
 }

@@ -29,7 +29,9 @@ use gateway_core::seam::ToShard;
 use gateway_core::time::{Moment, UnixMillis};
 use gateway_core::tunnel::registry::{IamQuestion, IamVerdict, OpenWish, TunnelAction, Tunnels};
 use gateway_core::tunnel::ticket::{UsedTickets, judge};
-use gateway_core::tunnel::{FromTunnels, OpenTunnel, ToTunnels, TunnelClose, TunnelFrame, TunnelId, TunnelKey};
+use gateway_core::tunnel::{
+    FromTunnels, OpenTunnel, ToTunnels, TunnelClose, TunnelFrame, TunnelId, TunnelKey,
+};
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use self::caller::{CallerInput, CallerOutput, Messages};
@@ -364,8 +366,7 @@ impl Hands {
         claims: gateway_core::tunnel::ticket::TicketClaims,
     ) -> Result<(), TunnelClose> {
         let date = unix_now();
-        let grant =
-            judge(claims, &self.audience, wanted.node.as_str(), date).map_err(TunnelClose::Ticket)?;
+        let grant = judge(claims, &self.audience, wanted.node.as_str(), date).map_err(TunnelClose::Ticket)?;
         self.tunnels.admit(&wanted.node)?;
         self.used.handle_use(&grant, date).map_err(TunnelClose::Ticket)?;
         let open = OpenTunnel {

@@ -25,7 +25,8 @@ pub(crate) struct Wanted {
 
 /// A caller's first message.
 pub(crate) fn wanted(message: Bytes) -> Result<Wanted, TunnelClose> {
-    let open = control::TunnelOpen::decode(message).map_err(|_| broken("the first message is no TunnelOpen"))?;
+    let open =
+        control::TunnelOpen::decode(message).map_err(|_| broken("the first message is no TunnelOpen"))?;
     let node = NodeId::new(&open.node_id).map_err(|error| broken(&error.to_string()))?;
     let plain = |text: &str| !text.chars().any(char::is_control);
     if open.kind.is_empty() || open.kind.len() > MAX_KIND_BYTES || !plain(&open.kind) {
@@ -112,7 +113,10 @@ mod tests {
             (control::TunnelOpen { kind: "k".repeat(65), ..open() }, "kind"),
             (control::TunnelOpen { kind: "a\nb".to_owned(), ..open() }, "kind"),
             (control::TunnelOpen { ticket: "s3cret".repeat(2000), ..open() }, "ticket"),
-            (control::TunnelOpen { parameters: [("a".to_owned(), "b".repeat(9000))].into(), ..open() }, "parameters"),
+            (
+                control::TunnelOpen { parameters: [("a".to_owned(), "b".repeat(9000))].into(), ..open() },
+                "parameters",
+            ),
         ];
         for (open, field) in wrong {
             let sentence = refused(&open);

@@ -160,16 +160,33 @@ pub enum ToTunnels {
 #[derive(Debug)]
 pub enum FromTunnels {
     /// Whether the node has a session here.
-    Seek { id: TunnelId, node: NodeId },
+    Seek {
+        id: TunnelId,
+        node: NodeId,
+    },
     /// The session's node may open this tunnel.
-    Offer { session: SessionKey, open: Box<OpenTunnel> },
+    Offer {
+        session: SessionKey,
+        open: Box<OpenTunnel>,
+    },
     /// The stream has its tunnel: frames may go.
-    Admit { stream: TunnelKey },
-    Frame { stream: TunnelKey, frame: TunnelFrame },
+    Admit {
+        stream: TunnelKey,
+    },
+    Frame {
+        stream: TunnelKey,
+        frame: TunnelFrame,
+    },
     /// Frames of the node that cost so much were taken.
-    Grant { stream: TunnelKey, bytes: usize },
+    Grant {
+        stream: TunnelKey,
+        bytes: usize,
+    },
     /// The stream ends.
-    Close { stream: TunnelKey, close: TunnelClose },
+    Close {
+        stream: TunnelKey,
+        close: TunnelClose,
+    },
 }
 
 impl Weigh for ToTunnels {

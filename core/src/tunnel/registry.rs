@@ -53,18 +53,36 @@ pub enum IamVerdict {
 #[derive(Debug, PartialEq, Eq)]
 pub enum TunnelAction {
     /// Ask every shard for the node's session.
-    Seek { id: TunnelId, node: NodeId },
+    Seek {
+        id: TunnelId,
+        node: NodeId,
+    },
     /// Offer the tunnel to the session.
-    Offer { session: SessionKey, open: Box<OpenTunnel> },
+    Offer {
+        session: SessionKey,
+        open: Box<OpenTunnel>,
+    },
     /// The node's stream has its tunnel, and the caller its node.
-    Join { id: TunnelId, stream: TunnelKey },
+    Join {
+        id: TunnelId,
+        stream: TunnelKey,
+    },
     AskIam(Box<IamQuestion>),
     /// End the node's stream.
-    CloseStream { stream: TunnelKey, close: TunnelClose },
+    CloseStream {
+        stream: TunnelKey,
+        close: TunnelClose,
+    },
     /// Tell the caller that its tunnel is over, or is not opened.
-    CloseCaller { id: TunnelId, close: TunnelClose },
+    CloseCaller {
+        id: TunnelId,
+        close: TunnelClose,
+    },
     /// The tunnel is over and forgotten; for whoever counts.
-    Over { close: TunnelClose, was_joined: bool },
+    Over {
+        close: TunnelClose,
+        was_joined: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -209,7 +227,9 @@ impl Tunnels {
             .filter(|tunnel| tunnel.phase.on(Event::Joined) == Step::To(Phase::Open));
         let Some(tunnel) = known else {
             // In one word for all: nobody learns here which ids there are.
-            return self.actions.push_back(TunnelAction::CloseStream { stream, close: TunnelClose::NotKnown });
+            return self
+                .actions
+                .push_back(TunnelAction::CloseStream { stream, close: TunnelClose::NotKnown });
         };
         tunnel.stream = Some(stream);
         self.take_event(id, Event::Joined, TunnelClose::NotKnown);

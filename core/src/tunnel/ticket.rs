@@ -105,7 +105,8 @@ pub fn judge(
     now: UnixMillis,
 ) -> Result<TicketGrant, TicketFault> {
     let TicketClaims { audiences, subject, node: of_ticket, issued_at, expires_at, id } = claims;
-    let fits = |text: &str, most| !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control);
+    let fits =
+        |text: &str, most| !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control);
     if !fits(&id, MAX_TICKET_ID_BYTES) || !fits(&subject, MAX_SUBJECT_BYTES) {
         return Err(TicketFault::Malformed);
     }

@@ -117,7 +117,10 @@ pub(super) fn check(config: &Config, lines: &Lines, problems: &mut Vec<Problem>)
     if !(4 << 10..=1 << 20).contains(&section.window_bytes.0) {
         problems.push(lines.problem("tunnels.window_bytes", "must be \"4KiB\" to \"1MiB\""));
     }
-    debug_assert!(MAX_TUNNEL_FRAME_BYTES <= 1 << 20, "a frame is far smaller than what a peer may keep unread");
+    debug_assert!(
+        MAX_TUNNEL_FRAME_BYTES <= 1 << 20,
+        "a frame is far smaller than what a peer may keep unread"
+    );
     if section.audience.is_empty() {
         problems.push(lines.problem("tunnels.audience", "must not be empty: tickets name it as their aud"));
     }
@@ -130,8 +133,11 @@ fn check_places(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
     }
     let has_keys = section.jwks_url.is_some() || section.jwks_file.is_some();
     if has_keys != section.iam_url.is_some() {
-        let (key, other) =
-            if has_keys { ("tunnels.jwks_url", "iam_url") } else { ("tunnels.iam_url", "jwks_url or jwks_file") };
+        let (key, other) = if has_keys {
+            ("tunnels.jwks_url", "iam_url")
+        } else {
+            ("tunnels.iam_url", "jwks_url or jwks_file")
+        };
         problems.push(lines.problem(key, format!("needs tunnels.{other}: no tunnel is opened without both")));
     }
     let urls = [("tunnels.jwks_url", &section.jwks_url), ("tunnels.iam_url", &section.iam_url)];

@@ -148,11 +148,15 @@ async fn client(arguments: &TunnelArgs) -> Result<Arc<GatewayClient>, GatewayErr
 
 /// What the caller proves itself by.
 fn files(arguments: &TunnelArgs) -> Result<UpstreamFiles, GatewayError> {
-    if let (Some(ca), Some(certificate), Some(key)) = (&arguments.ca, &arguments.certificate, &arguments.key) {
+    if let (Some(ca), Some(certificate), Some(key)) = (&arguments.ca, &arguments.certificate, &arguments.key)
+    {
         return Ok(UpstreamFiles { ca: ca.clone(), certificate: certificate.clone(), key: key.clone() });
     }
     let needed = || {
-        usage("--ca", "is needed, with --certificate and --key: or --config FILE with an [upstream]".to_owned())
+        usage(
+            "--ca",
+            "is needed, with --certificate and --key: or --config FILE with an [upstream]".to_owned(),
+        )
     };
     let file = arguments.place.config.as_ref().ok_or_else(needed)?;
     let config = Config::load(file)?;

@@ -354,11 +354,18 @@ fn spawn_control(
 ) -> Result<ControlHandle, GatewayError> {
     let listen = config.control.listen;
     let status: Arc<dyn gateway_control::Status> = Arc::<Readings>::clone(readings);
-    gateway_control::spawn(ControlConfig { listen, cpu, status, api, relays: Some(relays), tunnels: Some(tunnels) })
-        .map_err(|error| {
-            let key = if error.address == listen { "control.listen" } else { "control.api_listen" };
-            GatewayError::Machine(format!("can't listen on {error} ({key})"))
-        })
+    gateway_control::spawn(ControlConfig {
+        listen,
+        cpu,
+        status,
+        api,
+        relays: Some(relays),
+        tunnels: Some(tunnels),
+    })
+    .map_err(|error| {
+        let key = if error.address == listen { "control.listen" } else { "control.api_listen" };
+        GatewayError::Machine(format!("can't listen on {error} ({key})"))
+    })
 }
 
 fn writer_config(

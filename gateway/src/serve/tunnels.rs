@@ -66,7 +66,8 @@ impl TunnelServices {
         let keys: Option<Arc<dyn TicketKeys>> = match (&section.jwks_file, &section.jwks_url, &upstream) {
             (Some(file), ..) => Some(Arc::new(JwksFile(file.clone()))),
             (None, Some(url), Some(files)) => {
-                let url = JwksUrl::new(url, files.clone(), timeout).map_err(|why| refused("jwks_url", why))?;
+                let url =
+                    JwksUrl::new(url, files.clone(), timeout).map_err(|why| refused("jwks_url", why))?;
                 Some(Arc::new(url))
             }
             _ => None,

@@ -23,6 +23,7 @@ pub struct TunnelStage {
     pub gateway: GatewayProcess,
     pub client: Arc<GatewayClient>,
     pub files: InternalFiles,
+    pub url: String,
 }
 
 impl TunnelStage {
@@ -34,7 +35,8 @@ impl TunnelStage {
         let files = client_files(&options);
         let gateway = world.start(options).await;
         let client = client_of(&world, "g1", &files).await;
-        Self { world, authority, gateway, client, files }
+        let url = control_url(&mut world.connect().await, "g1").await;
+        Self { world, authority, gateway, client, files, url }
     }
 
     /// A node that takes tunnels, and checks their tickets.

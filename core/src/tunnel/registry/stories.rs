@@ -110,12 +110,13 @@ fn a_tunnel_is_sought_on_every_shard_offered_once_and_joined_by_its_node_alone()
     // The session of the higher epoch is the one that stays.
     stage.tunnels.handle_sought(id(1), ShardId(1), Some((SessionEpoch(5), session(5))));
     let offers = stage.actions();
-    assert!(matches!(&offers[..], [TunnelAction::Offer { session: to, .. }] if *to == session(5)), "{offers:?}");
-    for (who, which, shown) in [
-        ("n2", id(1), ticket()),
-        ("n1", id(2), ticket()),
-        ("n1", id(1), Hidden("another".to_owned())),
-    ] {
+    assert!(
+        matches!(&offers[..], [TunnelAction::Offer { session: to, .. }] if *to == session(5)),
+        "{offers:?}"
+    );
+    for (who, which, shown) in
+        [("n2", id(1), ticket()), ("n1", id(2), ticket()), ("n1", id(1), Hidden("another".to_owned()))]
+    {
         stage.tunnels.handle_hello(stream(7), &node(who), which, &shown);
         assert_eq!(stage.closes(), [(Some(stream(7)), None, TunnelClose::NotKnown)]);
     }
@@ -178,10 +179,7 @@ fn the_end_of_a_session_ends_its_tunnels_and_no_others() {
     stage.tunnels.handle_session_ended(session(1));
     assert_eq!(
         stage.closes(),
-        [
-            (Some(stream(1)), None, TunnelClose::SessionEnded),
-            (None, Some(id(1)), TunnelClose::SessionEnded)
-        ]
+        [(Some(stream(1)), None, TunnelClose::SessionEnded), (None, Some(id(1)), TunnelClose::SessionEnded)]
     );
     stage.tunnels.handle_session_ended(session(2));
     assert_eq!(stage.closes(), [(None, Some(id(2)), TunnelClose::SessionEnded)]);
@@ -334,7 +332,13 @@ fn input() -> impl Strategy<Value = Input> {
     ]
 }
 
-fn feed(stage: &mut Stage, input: &Input, questions: &mut VecDeque<TunnelId>, next: &mut u8, ids: &mut [u8; 6]) {
+fn feed(
+    stage: &mut Stage,
+    input: &Input,
+    questions: &mut VecDeque<TunnelId>,
+    next: &mut u8,
+    ids: &mut [u8; 6],
+) {
     let name = |node: u8| format!("n{node}");
     match *input {
         Input::Open(at, node) => {
@@ -376,7 +380,8 @@ fn feed(stage: &mut Stage, input: &Input, questions: &mut VecDeque<TunnelId>, ne
         }
         Input::Verdict(which) => {
             if let Some(asked) = questions.pop_front() {
-                let verdict = [IamVerdict::Allowed, IamVerdict::Away, IamVerdict::Refused][usize::from(which)];
+                let verdict =
+                    [IamVerdict::Allowed, IamVerdict::Away, IamVerdict::Refused][usize::from(which)];
                 stage.tunnels.handle_verdict(asked, verdict, stage.now);
             }
         }

@@ -19,10 +19,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gateway_proto::framing::encode;
+use gateway_proto::path;
 use gateway_proto::v1::{
     OpenTunnel, TunnelData, TunnelExit, TunnelFrame, TunnelHalfClose, TunnelHello, tunnel_frame::Frame,
 };
-use gateway_proto::path;
 use http::HeaderMap;
 use prost::Message;
 
