@@ -61,6 +61,8 @@ pub(crate) struct WorldPlan {
     pub(crate) authority: bool,
     /// Over how long a gateway that is told to stop spreads its nodes; `None`: the gateway's own.
     pub(crate) drain: Option<Duration>,
+    /// Whether one more gateway runs on the same database, which none of the run's nodes knows.
+    pub(crate) bystander: bool,
     /// What the scenario sets beside that.
     pub(crate) more_toml: &'static str,
 }
@@ -81,6 +83,7 @@ impl WorldPlan {
             lease_ttl: None,
             authority: false,
             drain: None,
+            bystander: false,
             more_toml: "",
         }
     }
@@ -91,6 +94,7 @@ impl WorldPlan {
 pub(crate) struct World {
     balancers: Vec<Balancer>,
     gateway: Gateway,
+    bystander: Option<Member>,
     authority: Option<Authority>,
     cluster: Option<Cluster>,
     pki: Pki,
@@ -142,6 +146,7 @@ impl World {
                 Ok(Self {
                     balancers: Vec::new(),
                     gateway,
+                    bystander: None,
                     authority: None,
                     cluster: None,
                     pki,
@@ -204,11 +209,13 @@ impl World {
         let mut connection = cluster.connect(DATABASE).await?;
         let node_names = names_of("node", plan.sessions);
         make_nodes_known(&mut connection, &pki, &node_names).await?;
+        let bystander = start_bystander(plan, &options).await?;
         let members = Box::pin(start_members(plan, options)).await?;
         let balancers = start_balancers(plan, &members, &dir).await?;
         Ok(Self {
             balancers,
             gateway: Gateway::Own(members),
+            bystander,
             authority,
             cluster: Some(cluster),
             pki,
@@ -268,6 +275,12 @@ impl World {
     /// Where nodes connect, if there is but one such place.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addresses().first().copied().unwrap_or_else(|| ([0, 0, 0, 0], 0).into())
+    }
+
+    /// Where the bystander listens.
+    pub(crate) fn bystander_address(&self) -> anyhow::Result<SocketAddr> {
+        let bystander = self.bystander.as_ref();
+        bystander.map(Member::address).context("this needs a gateway of the harness's own, not --attach")
     }
 
     /// Whether nobody else uses the gateway's database.
@@ -382,7 +395,7 @@ impl World {
         let mut violations = Vec::new();
         self.balancers.clear();
         if let Gateway::Own(members) = &mut self.gateway {
-            for member in members {
+            for member in members.iter_mut().chain(&mut self.bystander) {
                 violations.extend(member.terminate().await?);
             }
         }
@@ -391,6 +404,17 @@ impl World {
         }
         Ok(violations)
     }
+}
+
+async fn start_bystander(plan: &WorldPlan, base: &GatewayOptions) -> anyhow::Result<Option<Member>> {
+    if !plan.bystander {
+        return Ok(None);
+    }
+    let mut options = base.clone();
+    options.id = "bystander".to_owned();
+    options.dir = base.dir.join(&options.id);
+    options.listen = "127.0.0.1:0".to_owned();
+    Member::start(options, None).await.map(Some)
 }
 
 // One gateway takes any port; several keep the ports that the balancers know.

@@ -178,6 +178,10 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         let shard = on(&shard);
         async move { shard.breather.run().await }
     });
+    let turnstile = shard.queues.spawn_helper({
+        let shard = on(&shard);
+        async move { shard.turnstile.run().await }
+    });
     let dozer = shard.queues.spawn_dozer({
         let rest = Rc::clone(&shard.rest);
         async move { rest.run().await }
@@ -201,7 +205,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         }
     };
     acceptor.0.await;
-    for helper in [timers, pump, tunnels, breather, dozer, renewals] {
+    for helper in [timers, pump, tunnels, breather, turnstile, dozer, renewals] {
         helper.0.cancel().await;
     }
     // Last, and not awaited: without it an await may not end.

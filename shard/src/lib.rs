@@ -37,6 +37,7 @@ mod outbound;
 mod outbox;
 mod paced;
 mod panics;
+mod place;
 mod preflight;
 mod receive;
 mod receive_budget;
@@ -54,6 +55,7 @@ pub mod tls;
 mod tunnel_desk;
 mod tunnel_io;
 mod tunnel_wire;
+mod turnstile;
 mod verifier;
 mod wire;
 

@@ -51,12 +51,12 @@ pub(crate) enum Stream {
 
 /// The streams that a connection has already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Crowd {
+pub(crate) struct StreamCount {
     tunnels: usize,
     others: usize,
 }
 
-impl Crowd {
+impl StreamCount {
     pub(crate) fn of(streams: &[Stream]) -> Self {
         let tunnels = streams.iter().filter(|stream| stream.is_tunnel()).count();
         Self { tunnels, others: streams.len() - tunnels }
@@ -136,7 +136,7 @@ pub(crate) fn open(
     shard: &Rc<Shard>,
     bell: &Arc<Bell>,
     peer: &Peer,
-    crowd: Crowd,
+    count: StreamCount,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> Option<Stream> {
@@ -145,7 +145,7 @@ pub(crate) fn open(
         let _ = respond.send_response(status::plain(status), true);
         return None;
     }
-    let started = crowd
+    let started = count
         .check(shard, request.uri().path())
         .and_then(|()| start(shard, bell, peer, request, &mut respond));
     match started {

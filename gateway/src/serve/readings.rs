@@ -49,9 +49,12 @@ const SHARD_GAUGES: [ShardReading; 3] = [
     ("tunnel_streams", "Open streams of nodes for tunnels", |shard| shard.tunnel_streams.get()),
 ];
 
-const SHARD_COUNTERS: [ShardReading; 21] = [
+const SHARD_COUNTERS: [ShardReading; 22] = [
     ("opens", "Sessions admitted", |shard| shard.opens.get()),
     ("handshakes", "TLS handshakes that succeeded", |shard| shard.handshakes_ok.get()),
+    ("refused_connections", "Connections closed since their peer had as many as it may", |shard| {
+        shard.refused_connections.get()
+    }),
     ("handshakes_failed", "TLS handshakes that failed", |shard| shard.handshakes_failed.get()),
     ("handshakes_revoked", "TLS handshakes that failed for a revoked certificate", |shard| {
         shard.handshakes_revoked.get()
