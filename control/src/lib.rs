@@ -32,8 +32,8 @@ use relay::RelayConfig;
 use tunnel::{Room, TunnelConfig, TunnelDoor};
 
 pub use status::{
-    Distribution, Family, Health, Label, LoopHealth, Points, QueueHealth, ShardHealth, Status, SweepHealth,
-    Unit, number, phase_label,
+    Distribution, Family, Headroom, Health, Label, LeaseHealth, LoopHealth, Points, QueueHealth, Room,
+    ShardHealth, Status, SweepHealth, Unit, number, phase_label,
 };
 
 /// What the thread needs.

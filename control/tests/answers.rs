@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gateway_control::{
-    ControlConfig, ControlHandle, Distribution, Family, Health, Label, LoopHealth, Points, QueueHealth,
-    ShardHealth, Status, SweepHealth, Unit, spawn,
+    ControlConfig, ControlHandle, Distribution, Family, Headroom, Health, Label, LeaseHealth, LoopHealth,
+    Points, QueueHealth, Room, ShardHealth, Status, SweepHealth, Unit, spawn,
 };
 use gateway_core::ids::ShardId;
 use gateway_core::store::Queue;
@@ -31,7 +31,15 @@ impl Status for Gateway {
             version: "1.2.3",
             phase: if fenced { Phase::Waiting } else { Phase::Serving },
             serving: !fenced,
+            reasons: if fenced { vec!["it is fenced".to_owned()] } else { Vec::new() },
             fenced,
+            lease: LeaseHealth { held: !fenced, epoch: Some(4), age_seconds: Some(0.5), ttl_seconds: 20.0 },
+            headroom: Headroom {
+                streams: Room { used: 3, of: 10 },
+                pending_hellos: Room { used: 1, of: 5 },
+                writer_messages: Room { used: 0, of: 9 },
+                shard_messages: vec![Room { used: 0, of: 9 }],
+            },
             listening: true,
             uptime_seconds: 1.5,
             sessions: 2,

@@ -36,6 +36,40 @@ pub enum NodeFrame {
     Ignored,
 }
 
+impl NodeFrame {
+    /// The kinds, for metrics.
+    pub const KINDS: [&str; 11] = [
+        "hello",
+        "heartbeat",
+        "command-update",
+        "event-batch",
+        "spec-applied",
+        "status",
+        "inventory-section",
+        "credit",
+        "goodbye",
+        "unsupported",
+        "ignored",
+    ];
+
+    /// Which of them this is.
+    pub const fn kind(&self) -> usize {
+        match self {
+            Self::Hello(_) => 0,
+            Self::Heartbeat(_) => 1,
+            Self::CommandUpdate(_) => 2,
+            Self::EventBatch(_) => 3,
+            Self::SpecApplied(_) => 4,
+            Self::Status(_) => 5,
+            Self::InventorySection(_) => 6,
+            Self::Credit(_) => 7,
+            Self::Goodbye(_) => 8,
+            Self::Unsupported(_) => 9,
+            Self::Ignored => 10,
+        }
+    }
+}
+
 /// The first frame of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
@@ -229,6 +263,40 @@ pub enum GatewayFrame {
         sequence: u64,
         server_time: UnixMillis,
     },
+}
+
+impl GatewayFrame {
+    /// The kinds, for metrics.
+    pub const KINDS: [&str; 11] = [
+        "welcome",
+        "command",
+        "cancel-command",
+        "ack",
+        "event-ack",
+        "rejected",
+        "spec",
+        "inventory-wanted",
+        "drain",
+        "revocation-notice",
+        "heartbeat-ack",
+    ];
+
+    /// Which of them this is.
+    pub const fn kind(&self) -> usize {
+        match self {
+            Self::Welcome(_) => 0,
+            Self::Command(_) => 1,
+            Self::CancelCommand(_) => 2,
+            Self::Ack(_) => 3,
+            Self::EventAck(_) => 4,
+            Self::Rejected(_) => 5,
+            Self::Spec(_) => 6,
+            Self::InventoryWanted(_) => 7,
+            Self::Drain { .. } => 8,
+            Self::RevocationNotice { .. } => 9,
+            Self::HeartbeatAck { .. } => 10,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

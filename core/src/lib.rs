@@ -14,6 +14,7 @@ pub mod desk;
 pub mod drain;
 pub mod duplicate;
 pub mod frame;
+pub mod histogram;
 pub mod hooks;
 pub mod ids;
 pub mod inventory;

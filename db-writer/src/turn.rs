@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use gateway_core::mail::Inbox;
 use gateway_core::seam::ToWriter;
+use gateway_core::store::{Outcome, Queue, Routed};
 use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, Writer};
 
@@ -142,6 +143,7 @@ impl Loop {
         self.status.leads_sweeps.store(self.writer.leads_sweeps(), Ordering::Relaxed);
         self.log.note_lead(self.writer.leads_sweeps());
         self.note_revocations();
+        self.note_depths();
         self.outbox.flush_and_ring();
         self.inbox.release_bytes(self.writer.poll_released_bytes());
         self.inbox.announce_space();
@@ -151,6 +153,17 @@ impl Loop {
         if self.log.note_phase(phase) {
             self.status.set_phase(phase);
         }
+    }
+
+    fn note_depths(&self) {
+        self.status.messages_waiting.store(self.inbox.len() as u64, Ordering::Relaxed);
+        for queue in Queue::ALL {
+            let waiting = self.writer.queue_len(queue) as u64;
+            self.status.queue(queue).waiting.store(waiting, Ordering::Relaxed);
+        }
+        let (epoch, good_since) = self.writer.lease_epoch().zip(self.writer.lease_good_since()).unzip();
+        self.status.lease_epoch.store(epoch.map_or(0, |epoch| epoch.0), Ordering::Relaxed);
+        self.status.lease_good_since.store(good_since.map_or(0, Moment::as_nanos), Ordering::Relaxed);
     }
 
     fn note_revocations(&mut self) {
@@ -193,6 +206,9 @@ impl Loop {
             Wake::Done(Some(Done { outcome, entries, started })) => {
                 let took = now.since(started);
                 self.status.note_job(outcome.queue(), entries, took, outcome.error());
+                if let Outcome::Dispatch(Ok(Routed::Committed(claims))) = &outcome {
+                    self.status.note_claims(claims, took);
+                }
                 self.log.note_outcome(&outcome);
                 self.writer.handle_outcome(outcome, started, now);
             }

@@ -13,6 +13,7 @@ use std::net::Shutdown;
 use std::os::fd::IntoRawFd;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -186,7 +187,11 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         let rest = Rc::clone(&shard.rest);
         async move { rest.run().await }
     });
-    let metronome = shard.queues.spawn_helper(metronome::run(Rc::clone(&shard.rest)));
+    let metronome = shard.queues.spawn_helper(metronome::run(
+        Rc::clone(&shard.rest),
+        shard.clock,
+        Arc::clone(&shard.counters),
+    ));
     let acceptor = shard.queues.spawn_acceptor(accept::run(on(&shard), listener));
     let renewals = shard.queues.spawn_helper({
         let (shard, news) = (on(&shard), config.tls_news);

@@ -29,11 +29,13 @@ const TLS_BUFFER_BYTES: usize = 32 << 10;
 
 /// Shakes hands and has the connection served.
 pub(crate) async fn run(shard: Rc<Shard>, tcp: TcpSocket, slot: HandshakeSlot, lease: ConnectionLease) {
-    let due_at = shard.clock.now() + shard.limits.handshake_timeout;
+    let begun = shard.clock.now();
+    let due_at = begun + shard.limits.handshake_timeout;
     let work = secure_and_greet(&shard, tcp, slot, &lease, due_at);
     match contain(work).await {
         Ok(Some((http2, peer))) => {
             shard.counters.handshakes_ok.one_more();
+            shard.counters.handshake_latencies.note(shard.clock.now().since(begun));
             let place = Place::take(&shard, &peer);
             let connection = Connection::new(&shard, lease, place, http2, peer);
             shard.queues.spawn_session(serve(Rc::clone(&shard), connection));

@@ -71,7 +71,7 @@ use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::tunnel::ToTunnels;
 use tls::TlsMaterial;
 
-pub use counters::{CloseCounts, Counter, ShardCounters};
+pub use counters::{CloseCounts, Counter, KindCounts, ShardCounters};
 pub use executor::{ShardError, ShardHandle, spawn};
 pub use identity::{DEFAULT_PATH, IdentityRules, IdentityRulesError};
 pub use listener::{DEFAULT_BACKLOG, bind_reuse_port};

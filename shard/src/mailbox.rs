@@ -39,6 +39,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
                 inbox.announce_space();
                 poll_fn(|context| {
                     shard.counters.mail_looks.one_more();
+                    shard.counters.mail_waiting.set(inbox.len() as u64);
                     let rousing = rousing.of(context.waker(), &shard.rest);
                     inbox.poll_take(&mut Context::from_waker(rousing))
                 })
@@ -72,6 +73,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
         shard.counters.mail_taken.one_more();
         taken += 1;
         if taken % MAIL_PER_TURN == 0 {
+            shard.counters.mail_waiting.set(inbox.len() as u64);
             inbox.announce_space();
             executor::yield_now().await;
         }

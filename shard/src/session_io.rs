@@ -245,6 +245,7 @@ impl SessionIo {
         match wire::decode(message, &self.shard.limits) {
             Ok(frame) => {
                 inject_fault(&frame);
+                self.shard.counters.frames_in_by_kind.count(frame.kind());
                 if matches!(frame, NodeFrame::Heartbeat(_)) {
                     self.slot.note_heartbeat(now);
                 }
@@ -280,6 +281,7 @@ impl SessionIo {
             && let Some(frame) = self.session.poll_frame()
         {
             self.orders.give(&frame);
+            self.shard.counters.frames_out_by_kind.count(frame.kind());
             let bytes = wire::encode(frame);
             self.shard.counters.frames_out.one_more();
             self.shard.counters.bytes_out.add(bytes.len() as u64);

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use gateway_core::desk::{DeskAnswer, DeskAsk, Found, MAX_NAMED, MAX_SESSIONS_SHOWN, SessionReport};
 use gateway_core::drain::DrainPlan;
 use gateway_core::ids::{CommandId, NodeId, SessionKey, ShardId};
@@ -20,10 +20,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::ApiState;
 use super::body::Asked;
 use super::desk::{answered, refused};
 use super::refusal::{Refusal, RefusalWord};
+use super::{ApiState, Caller};
 use crate::metrics;
 use crate::status::Status;
 
@@ -127,6 +127,7 @@ pub(crate) async fn revoke(
 
 pub(crate) async fn drain(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     Asked(asked): Asked<DrainWish>,
 ) -> Result<Json<Value>, Refusal> {
     let within = match asked.within_seconds.map(Duration::try_from_secs_f64) {
@@ -141,22 +142,27 @@ pub(crate) async fn drain(
     // Who stays is not cut: the gateway may be undrained yet.
     let plan = DrainPlan { within, grace: Duration::ZERO };
     match answered(state.desk.ask(DeskAsk::Drain(plan))).await? {
-        DeskAnswer::Draining { sessions, is_new } => Ok(Json(json!({
-            "draining": true,
-            "began_now": is_new,
-            "sessions": sessions,
-            "within_seconds": within.as_secs_f64(),
-        }))),
+        DeskAnswer::Draining { sessions, is_new } => {
+            tracing::info!(caller = ?caller.names, sessions, is_new, "a drain was asked for over the control API");
+            Ok(Json(json!({
+                "draining": true,
+                "began_now": is_new,
+                "sessions": sessions,
+                "within_seconds": within.as_secs_f64(),
+            })))
+        }
         other => Err(not_done(&other)),
     }
 }
 
 pub(crate) async fn undrain(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     Asked(Nothing {}): Asked<Nothing>,
 ) -> Result<Json<Value>, Refusal> {
     match answered(state.desk.ask(DeskAsk::Undrain)).await? {
         DeskAnswer::Undrained { was_draining } => {
+            tracing::info!(caller = ?caller.names, was_draining, "an undrain was asked for over the control API");
             Ok(Json(json!({ "draining": false, "was_draining": was_draining })))
         }
         other => Err(not_done(&other)),

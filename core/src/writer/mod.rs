@@ -130,6 +130,8 @@ pub struct WriterCounts {
     pub hellos_of_unknown_certificates: u64,
     pub dispatch_passes: u64,
     pub commands_claimed: u64,
+    /// Times that a command took the last free credit of its lane.
+    pub credits_exhausted: u64,
     pub updates_stored: u64,
     /// A terminal state was reported after another one had been stored.
     pub update_conflicts: u64,
@@ -326,6 +328,11 @@ impl Writer {
         self.lease.epoch()
     }
 
+    /// When the last good attempt at the lease began, while it is held.
+    pub fn lease_good_since(&self) -> Option<Moment> {
+        self.lease.is_held().then(|| self.lease.good_since())
+    }
+
     /// Where the lease is in its life.
     pub fn lease_state(&self) -> LeaseState {
         self.lease.state()
@@ -333,7 +340,7 @@ impl Writer {
 
     /// What was counted since the writer began.
     pub fn counts(&self) -> WriterCounts {
-        self.counts
+        WriterCounts { credits_exhausted: self.ledger.exhausted(), ..self.counts }
     }
 
     // -- messages ------------------------------------------------------------------------------------

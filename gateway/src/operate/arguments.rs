@@ -350,7 +350,7 @@ pub enum When {
     In(Duration),
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text)
         .map_err(|_| "expected a duration such as \"30s\", \"250ms\" or \"1h 30m\"".to_owned())?;
     if duration > Duration::from_secs(100 * 365 * 24 * 3600) {

@@ -10,7 +10,9 @@
 mod api;
 mod embedded;
 mod files;
+mod health;
 mod hooks;
+mod latencies;
 mod limits;
 mod loops;
 mod mail;

@@ -32,7 +32,7 @@ use super::api::{Api, GatewayDesk};
 use super::embedded::Embedded;
 use super::files::TlsFiles;
 use super::mail::{Mail, Seat};
-use super::readings::Readings;
+use super::readings::{Origin, Readings};
 use super::running::{RunningGateway, Stopper};
 use super::supervision::{End, Event, Supervision, WRITER_THREAD, watch};
 use super::tls_watch::{FileSet as _, LookAsked, TlsWatch};
@@ -186,10 +186,15 @@ impl Threads {
         let writer_status = Arc::new(WriterStatus::default());
         let relay_status = Arc::new(RelayStatus::default());
         let tunnel_status = Arc::new(TunnelStatus::default());
+        let origin = Origin {
+            gateway: config.gateway.id.clone(),
+            version: VERSION,
+            started: shared.started,
+            limits: Arc::clone(&shared.limits),
+            lease_ttl: config.lease.ttl.0,
+        };
         let readings = Arc::new(Readings::new(
-            config.gateway.id.clone(),
-            VERSION,
-            shared.started,
+            origin,
             Arc::clone(&shared.admission),
             Arc::clone(&writer_status),
             Arc::clone(&relay_status),

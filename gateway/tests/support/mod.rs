@@ -12,6 +12,7 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+pub mod api;
 pub mod health;
 pub mod load;
 pub mod tunnels;
