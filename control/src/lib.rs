@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 
 use api::ApiConfig;
 use relay::RelayConfig;
-use tunnel::{Room, TunnelConfig, TunnelDoor};
+use tunnel::{Room as TunnelRoom, TunnelConfig, TunnelDoor};
 
 pub use status::{
     Distribution, Family, Headroom, Health, Label, LeaseHealth, LoopHealth, Points, QueueHealth, Room,
@@ -145,7 +145,7 @@ pub fn spawn(config: ControlConfig) -> Result<ControlHandle, ListenError> {
         }
         runtime.block_on(async move {
             let api = api.map(|((listener, _), api)| (listener, api));
-            let (door, room) = tunnels.map(Room::new).unzip();
+            let (door, room) = tunnels.map(TunnelRoom::new).unzip();
             tokio::select! {
                 () = serve_plain(listener, Arc::clone(&status)) => {}
                 () = serve_api(api, status, door) => {}
@@ -198,7 +198,7 @@ async fn pass_on(relays: Option<RelayConfig>) {
 }
 
 /// Relays tunnels, and goes on to be there when the shards are gone.
-async fn relay_tunnels(room: Option<Room>) {
+async fn relay_tunnels(room: Option<TunnelRoom>) {
     if let Some(room) = room {
         room.run().await;
     }

@@ -38,7 +38,7 @@ pub enum NodeFrame {
 
 impl NodeFrame {
     /// The kinds, for metrics.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 12] = [
         "hello",
         "heartbeat",
         "command-update",
@@ -50,6 +50,7 @@ impl NodeFrame {
         "goodbye",
         "unsupported",
         "ignored",
+        "tunnel-refused",
     ];
 
     /// Which of them this is.
@@ -66,6 +67,7 @@ impl NodeFrame {
             Self::Goodbye(_) => 8,
             Self::Unsupported(_) => 9,
             Self::Ignored => 10,
+            Self::TunnelRefused(_) => 11,
         }
     }
 }
@@ -267,7 +269,7 @@ pub enum GatewayFrame {
 
 impl GatewayFrame {
     /// The kinds, for metrics.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 12] = [
         "welcome",
         "command",
         "cancel-command",
@@ -279,6 +281,7 @@ impl GatewayFrame {
         "drain",
         "revocation-notice",
         "heartbeat-ack",
+        "open-tunnel",
     ];
 
     /// Which of them this is.
@@ -295,6 +298,7 @@ impl GatewayFrame {
             Self::Drain { .. } => 8,
             Self::RevocationNotice { .. } => 9,
             Self::HeartbeatAck { .. } => 10,
+            Self::OpenTunnel(_) => 11,
         }
     }
 }

@@ -219,12 +219,12 @@ async fn an_open_that_nobody_answers_ends_with_its_reason() {
     assert_eq!((code.as_str(), sentence.contains("no session")), ("UNAVAILABLE", true), "{sentence}");
     let _silent = stage.node_as("silent", |options| options.tunnels = None).await;
     assert_eq!(stage.refused(&stage.wish("silent", "echo")).await.0, "UNAVAILABLE");
-    let refusing = TunnelTaker { refuses: Some("no shells\nhere".to_owned()), ..TunnelTaker::trusting() };
+    let refusing = TunnelTaker::refusing("no shells\nhere");
     let _refusing = stage.node_as("refusing", |options| options.tunnels = Some(refusing)).await;
     let (code, sentence) = stage.refused(&stage.wish("refusing", "echo")).await;
     assert_eq!(code, "FAILED_PRECONDITION");
     assert_eq!(sentence, "the node refused the tunnel: no shells here");
-    let ignoring = TunnelTaker { ignores: true, ..TunnelTaker::trusting() };
+    let ignoring = TunnelTaker::ignoring();
     let _ignoring = stage.node_as("ignoring", |options| options.tunnels = Some(ignoring)).await;
     assert_eq!(stage.refused(&stage.wish("ignoring", "echo")).await.0, "DEADLINE_EXCEEDED");
     let _node = stage.node("n1").await;
@@ -335,8 +335,8 @@ async fn the_node_hears_why_its_side_ended() {
 async fn many_opens_that_fail_or_are_given_up(rounds: usize) {
     let stage =
         TunnelStage::new("tunnel_many", "[tunnels]\nopen_timeout = \"200ms\"\nmax_per_node = 64\n").await;
-    let refusing = TunnelTaker { refuses: Some("no".to_owned()), ..TunnelTaker::trusting() };
-    let ignoring = TunnelTaker { ignores: true, ..TunnelTaker::trusting() };
+    let refusing = TunnelTaker::refusing("no");
+    let ignoring = TunnelTaker::ignoring();
     let _refusing = stage.node_as("refusing", |options| options.tunnels = Some(refusing)).await;
     let _ignoring = stage.node_as("ignoring", |options| options.tunnels = Some(ignoring)).await;
     let _node = stage.node("n1").await;

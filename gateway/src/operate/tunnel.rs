@@ -17,17 +17,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clap::Args;
 use gateway_control::client::{
-    CallError, Finder, GatewayClient, Said, Tunnel, TunnelCut, TunnelOpen, TunnelSender,
+    CallError, GatewayClient, Said, Tunnel, TunnelCut, TunnelOpen, TunnelSender,
 };
-use gateway_control::relay::UpstreamFiles;
 use rustix::termios::{self, OptionalActions, Termios};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::place::{Place, usage};
+use super::callee;
+use super::control_arguments::Callee;
+use super::place::usage;
 use super::terminal::harmless;
-use crate::client::DatabaseRegistry;
-use crate::config::Config;
 use crate::error::GatewayError;
 
 /// The tunnel was not opened, or was cut: as ssh says it.
@@ -53,20 +52,8 @@ pub struct TunnelArgs {
     /// A parameter for it; may be given several times.
     #[arg(long = "parameter", value_name = "NAME=VALUE", value_parser = parameter)]
     pub parameters: Vec<(String, String)>,
-    /// The control API of the gateway that has the node. Else it is found in the database.
-    #[arg(long, value_name = "URL", help_heading = "Gateway")]
-    pub url: Option<String>,
-    /// The CA that the gateway's certificate must chain to. Else upstream.ca of the configuration.
-    #[arg(long, value_name = "FILE", requires_all = ["certificate", "key"], help_heading = "Gateway")]
-    pub ca: Option<PathBuf>,
-    /// The client certificate that is shown to it.
-    #[arg(long, value_name = "FILE", requires = "ca", help_heading = "Gateway")]
-    pub certificate: Option<PathBuf>,
-    /// The key of that certificate.
-    #[arg(long, value_name = "FILE", requires = "ca", help_heading = "Gateway")]
-    pub key: Option<PathBuf>,
     #[command(flatten)]
-    pub place: Place,
+    pub callee: Callee,
 }
 
 fn parameter(text: &str) -> Result<(String, String), String> {
@@ -133,39 +120,14 @@ fn ticket(file: Option<&Path>) -> Result<String, GatewayError> {
     Ok(text.trim().to_owned())
 }
 
-/// The gateway that has the node.
+/// The gateway that has the node, unless another is meant.
 async fn client(arguments: &TunnelArgs) -> Result<Arc<GatewayClient>, GatewayError> {
-    let files = files(arguments)?;
-    if let Some(url) = &arguments.url {
-        return Ok(Arc::new(GatewayClient::new(url, files).map_err(|why| usage("--url", why))?));
+    let callee = &arguments.callee;
+    if callee.url.is_some() || callee.gateway.is_some() {
+        return callee::client(callee).await;
     }
-    let database = arguments.place.urls_or_default()?.database;
-    let registry = DatabaseRegistry::new(database.reveal())
-        .map_err(|error| GatewayError::Database(format!("{database}: {error}")))?;
-    let found = Finder::new(Arc::new(registry), files).of_node(&arguments.node).await;
-    found.map(|found| found.client).map_err(|error| GatewayError::Machine(error.to_string()))
-}
-
-/// What the caller proves itself by.
-fn files(arguments: &TunnelArgs) -> Result<UpstreamFiles, GatewayError> {
-    if let (Some(ca), Some(certificate), Some(key)) = (&arguments.ca, &arguments.certificate, &arguments.key)
-    {
-        return Ok(UpstreamFiles { ca: ca.clone(), certificate: certificate.clone(), key: key.clone() });
-    }
-    let needed = || {
-        usage(
-            "--ca",
-            "is needed, with --certificate and --key: or --config FILE with an [upstream]".to_owned(),
-        )
-    };
-    let file = arguments.place.config.as_ref().ok_or_else(needed)?;
-    let config = Config::load(file)?;
-    let (upstream, tls) = (config.upstream, config.tls);
-    Ok(UpstreamFiles {
-        ca: upstream.ca.ok_or_else(needed)?,
-        certificate: upstream.certificate.unwrap_or(tls.certificate),
-        key: upstream.key.unwrap_or(tls.key),
-    })
+    let found = callee::finder(callee, callee::files_of(callee)?)?.of_node(&arguments.node).await;
+    found.map(|found| found.client).map_err(|error| callee::not_found(&error))
 }
 
 /// How a tunnel ended.

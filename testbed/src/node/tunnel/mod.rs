@@ -39,11 +39,11 @@ const QUEUED_BYTES: usize = 64 << 10;
 #[derive(Clone)]
 pub struct TunnelTaker {
     /// Whose tickets it takes; `None`: anybody's.
-    pub mint: Option<Arc<TicketMint>>,
+    mint: Option<Arc<TicketMint>>,
     /// Why it refuses every tunnel, if it does.
-    pub refuses: Option<String>,
+    refuses: Option<String>,
     /// Whether it ignores offers: it neither dials nor refuses.
-    pub ignores: bool,
+    pub(super) ignores: bool,
     check: Arc<Mutex<TicketCheck>>,
 }
 
@@ -62,6 +62,16 @@ impl TunnelTaker {
     /// One that leaves the check to the gateway.
     pub fn trusting() -> Self {
         Self { mint: None, refuses: None, ignores: false, check: Arc::default() }
+    }
+
+    /// One that refuses every tunnel, for this reason.
+    pub fn refusing(reason: &str) -> Self {
+        Self { refuses: Some(reason.to_owned()), ..Self::trusting() }
+    }
+
+    /// One that says nothing to offers.
+    pub fn ignoring() -> Self {
+        Self { ignores: true, ..Self::trusting() }
     }
 
     /// Why this offer is refused, if it is.
