@@ -102,8 +102,8 @@ fn start() -> (Arc<Gateway>, ControlHandle) {
     let gateway = Arc::new(Gateway::default());
     let status: Arc<dyn Status> = Arc::<Gateway>::clone(&gateway);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let handle =
-        spawn(ControlConfig { listen, cpu: None, status, api: None, relays: None, tunnels: None }).expect("a free port");
+    let handle = spawn(ControlConfig { listen, cpu: None, status, api: None, relays: None, tunnels: None })
+        .expect("a free port");
     (gateway, handle)
 }
 

@@ -16,9 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clap::Args;
-use gateway_control::client::{
-    CallError, GatewayClient, Said, Tunnel, TunnelCut, TunnelOpen, TunnelSender,
-};
+use gateway_control::client::{CallError, GatewayClient, Said, Tunnel, TunnelCut, TunnelOpen, TunnelSender};
 use rustix::termios::{self, OptionalActions, Termios};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
