@@ -2,7 +2,9 @@
 //!
 //! 1. They arrive in the order in which they were sent; what finds the mailbox full waits here.
 //! 2. One ring for all that was posted together.
-//! 3. It ends with its shard, which then has nobody who waits for them.
+//! 3. It posts nothing while so many messages wait there as its room may have waiting: others, the writer above
+//!    all, find the mailbox never full by its doing.
+//! 4. It ends with its shard, which then has nobody who waits for them.
 
 use std::future::poll_fn;
 use std::mem;
@@ -16,11 +18,15 @@ use tokio::sync::mpsc;
 struct Gone;
 
 /// Carries until one of the two ends is gone.
-pub(crate) async fn carry(post: Post<ToShard>, mut messages: mpsc::UnboundedReceiver<ToShard>) {
+pub(crate) async fn carry(
+    post: Post<ToShard>,
+    mut messages: mpsc::UnboundedReceiver<ToShard>,
+    most_waiting: usize,
+) {
     while let Some(first) = messages.recv().await {
         let mut next = Some(first);
         while let Some(message) = next {
-            if deliver(&post, message).await.is_err() {
+            if deliver(&post, message, most_waiting).await.is_err() {
                 return;
             }
             next = messages.try_recv().ok();
@@ -29,12 +35,13 @@ pub(crate) async fn carry(post: Post<ToShard>, mut messages: mpsc::UnboundedRece
     }
 }
 
-async fn deliver(post: &Post<ToShard>, message: ToShard) -> Result<(), Gone> {
+async fn deliver(post: &Post<ToShard>, message: ToShard, most_waiting: usize) -> Result<(), Gone> {
     let mut unposted = Some(message);
     let mut registered = false;
     poll_fn(|context: &mut Context<'_>| {
         while let Some(message) = unposted.take() {
-            match post.post(message) {
+            let is_full = post.len() >= most_waiting;
+            match if is_full { Err(PostError::Full(message)) } else { post.post(message) } {
                 Ok(()) => break,
                 Err(PostError::Gone(_)) => return Poll::Ready(Err(Gone)),
                 Err(PostError::Full(message)) => unposted = Some(message),
@@ -69,7 +76,7 @@ mod tests {
     async fn answers_wait_for_room_in_their_shards_mailbox_and_come_in_order() {
         let (mut posts, inbox) = mailbox::<ToShard>(1, usize::MAX, 1);
         let (courier, answers) = mpsc::unbounded_channel();
-        let carrying = tokio::spawn(carry(posts.remove(0), answers));
+        let carrying = tokio::spawn(carry(posts.remove(0), answers, usize::MAX));
         for slot in 0..5 {
             courier.send(answer(slot)).expect("it runs");
         }

@@ -82,7 +82,7 @@ pub(crate) async fn run(config: RelayConfig) {
     let (ends, mut ended) = mpsc::unbounded_channel();
     let couriers = config.to_shards.into_iter().map(|post| {
         let (courier, answers) = mpsc::unbounded_channel();
-        tokio::spawn(courier::carry(post, answers));
+        tokio::spawn(courier::carry(post, answers, usize::MAX));
         courier
     });
     let mut room = Room {

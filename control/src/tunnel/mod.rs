@@ -45,6 +45,9 @@ use crate::courier;
 /// Messages of the shards that are taken before others have their turn.
 const MAIL_PER_TURN: usize = 64;
 
+/// Messages of tunnels that may wait for one shard in its mailbox, which is larger; more wait here.
+const MOST_WAITING: usize = 1024;
+
 /// What the room is given.
 pub struct TunnelConfig {
     /// From all shards.
@@ -227,7 +230,7 @@ impl Room {
         let tunnels = Tunnels::new(Arc::clone(&config.limits), shards.collect());
         let couriers = config.to_shards.into_iter().map(|post| {
             let (courier, messages) = mpsc::unbounded_channel();
-            tokio::spawn(courier::carry(post, messages));
+            tokio::spawn(courier::carry(post, messages, MOST_WAITING));
             courier
         });
         let hands = Hands {
