@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use sqlx::{Executor, PgConnection};
 use support::api::{assert_nothing_fell, client, client_as, client_files, exposition, files};
 use support::health::control_address;
 use support::{SOON, World, asked_until, measured, seconds, within};
+use tokio::io::AsyncReadExt;
 use uuid::Uuid;
 
 /// Whatever comes within the waits of a story did not come by itself.
@@ -48,7 +50,7 @@ async fn revoke(database: &mut PgConnection, serial: &str) {
 }
 
 async fn state(database: &mut PgConnection, id: Uuid) -> String {
-    let query = sqlx::query_as("SELECT state FROM commands WHERE id = $1").bind(id);
+    let query = sqlx::query_as("SELECT state::text FROM commands WHERE id = $1").bind(id);
     let (state,): (String,) = query.fetch_one(database).await.unwrap();
     state
 }
@@ -81,6 +83,10 @@ async fn each_call_does_at_once_what_would_come_by_itself_a_minute_later() {
     world.watch.received(second, SOON).await;
     measured("from before the enqueue until the node had it, by a call", seconds(begun));
 
+    asked_until(SOON, "it is accepted", async || {
+        (state(&mut database, second).await == "accepted").then_some(())
+    })
+    .await;
     assert_eq!(database::cancel(&mut database, &name, second, "not needed").await.unwrap(), "accepted");
     let commands = json!([{ "node_id": name, "id": second }, { "node_id": name, "id": Uuid::nil() }]);
     let answer = post(&api, "/v1/cancel", json!({ "commands": commands })).await;
@@ -406,4 +412,97 @@ async fn the_owner_of_a_node_is_found_and_poked_by_notification_or_by_call() {
         measured("from the enqueue to the node, by the notifier", seconds(begun));
         world.watch.all_settled(&[id], SOON).await;
     }
+}
+
+/// `gateway COMMAND`, with the files of a client: its exit code, stdout and stderr.
+async fn run(world: &World, gateway: &GatewayProcess, arguments: &[&str]) -> (i32, String, String) {
+    let files = client_files(gateway);
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_gateway"));
+    command
+        .args(arguments)
+        .env_remove("GATEWAY_CONFIG")
+        .env("GATEWAY_DATABASE_URL", &world.url)
+        .env("GATEWAY_CONTROL_CA", &files.ca)
+        .env("GATEWAY_CONTROL_CERTIFICATE", &files.certificate)
+        .env("GATEWAY_CONTROL_KEY", &files.key)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = within(SOON, &format!("gateway {arguments:?}"), command.output()).await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+async fn answer(world: &World, gateway: &GatewayProcess, code: i32, arguments: &[&str]) -> Value {
+    let (ended, stdout, stderr) = run(world, gateway, arguments).await;
+    assert_eq!(ended, code, "{arguments:?}: {stdout}{stderr}");
+    serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{arguments:?}: {stdout}{stderr}"))
+}
+
+#[tokio::test]
+async fn an_operator_has_all_of_it_at_the_command_line() {
+    let world = World::new("api_cli").await;
+    let (gateway, _) = start(&world, "g", FAR).await;
+    let _silent = world.gateway("silent", "").await;
+    let node = world.node("node", "g", |_| {}).await;
+    let name = node.name().to_owned();
+    let at = ["--gateway", "g", "--json"];
+    let with = |arguments: &[&'static str]| [arguments, &at[..]].concat();
+
+    let health = answer(&world, &gateway, 0, &with(&["health"])).await;
+    assert_eq!((&health["serving"], &health["lease"]["held"]), (&json!(true), &json!(true)));
+    assert_eq!(health["headroom"]["streams"]["used"], 1);
+    let session = answer(&world, &gateway, 0, &with(&["live-sessions"])).await;
+    assert_eq!(session["node_id"], name.as_str());
+    let dispatched = answer(&world, &gateway, 0, &[&["dispatch", &name], &at[..]].concat()).await;
+    assert_eq!(dispatched["here"], 1);
+    assert_eq!(answer(&world, &gateway, 0, &with(&["reload-tls"])).await["changed"], false);
+
+    let (code, told, _) =
+        run(&world, &gateway, &["drain", "--gateway", "g", "--within", "0s", "--wait", "1s"]).await;
+    // The node knows no other gateway, so it comes back to this one, which refuses it.
+    assert!((code == 0) == told.contains("no session is left") && [0, 4].contains(&code), "{code}: {told}");
+    let health = answer(&world, &gateway, 3, &with(&["health"])).await;
+    assert_eq!(health["phase"], "draining");
+    let (code, told, _) = run(&world, &gateway, &["health", "--gateway", "g"]).await;
+    assert!(code == 3 && told.contains("It takes no new sessions: it drains"), "{told}");
+    let before = world.watch.epoch_of(&name);
+    assert_eq!(answer(&world, &gateway, 0, &with(&["undrain"])).await["was_draining"], true);
+    assert_eq!(answer(&world, &gateway, 0, &with(&["undrain"])).await["was_draining"], false);
+    let is_here = async || answer(&world, &gateway, 0, &with(&["health"])).await["sessions"] == 1;
+    asked_until(SOON, "the node is here (again)", async || is_here().await.then_some(())).await;
+    assert!(world.watch.epoch_of(&name) >= before);
+
+    let revoked = answer(&world, &gateway, 0, &["revoke", &name, "--reason", "key leaked", "--json"]).await;
+    assert_eq!((&revoked["gateway"], &revoked["hastened"]), (&json!("g"), &json!(true)), "{revoked}");
+    let ends = |seen: &support::watch::Seen| {
+        seen.revocations.iter().any(|(of, reason, _)| **of == *name && reason == "key leaked").then_some(())
+    };
+    world.watch.until(SOON, "the node is told that it is revoked", ends).await;
+    let again = answer(&world, &gateway, 3, &["revoke", &name, "--json"]).await;
+    assert_eq!(again["revoked"], json!([]));
+
+    let (code, _, told) = run(&world, &gateway, &["health", "--gateway", "nobody"]).await;
+    assert!(code == 1 && told.contains("not registered"), "{told}");
+    let (code, _, told) = run(&world, &gateway, &["drain", "--gateway", "silent"]).await;
+    assert!(code == 1 && told.contains("no control API"), "{told}");
+    let (code, _, told) = run(&world, &gateway, &["undrain"]).await;
+    assert!(code == 2 && told.contains("which gateway is meant"), "{told}");
+}
+
+#[tokio::test]
+async fn who_connects_and_says_nothing_is_let_go_and_holds_up_nobody() {
+    let world = World::new("api_silent").await;
+    let (_gateway, api) = start(&world, "g", "").await;
+    let mut database = world.connect().await;
+    let address = control_address(&mut database, "g").await;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(tokio::net::TcpStream::connect(&address).await.unwrap());
+    }
+    assert!(api.health().await.unwrap().0, "others are served beside them");
+    for stream in &mut silent {
+        let ended = within(SOON, "the silent connection is closed", stream.read(&mut [0; 16])).await;
+        assert!(ended.is_err() || ended.is_ok_and(|bytes| bytes == 0));
+    }
+    assert!(api.health().await.unwrap().0);
 }

@@ -39,13 +39,14 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Asked<T> {
             }
         };
         let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
+        if text.trim_ascii_start().first() != Some(&b'{') {
+            return Err(refusal(RefusalWord::InvalidArgument, "the body is no JSON object"));
+        }
         serde_json::from_slice(text).map(Self).map_err(|error| {
-            // Its text may name a field, which is ours or the caller's own word; never a value.
+            // What serde says could repeat a value.
+            let (line, column, why) = (error.line(), error.column(), what_is_wrong(&error));
             let sentence = format!(
-                "the body is not the JSON that this call takes, at line {} column {}: {}",
-                error.line(),
-                error.column(),
-                what_is_wrong(&error)
+                "the body is not the JSON that this call takes, at line {line} column {column}: {why}"
             );
             refusal(RefusalWord::InvalidArgument, &sentence)
         })

@@ -276,7 +276,9 @@ fn node_ids(names: &[String]) -> Result<Vec<NodeId>, Refusal> {
 }
 
 fn node_id(name: &str) -> Result<NodeId, Refusal> {
-    NodeId::new(name).map_err(|error| Refusal::new(RefusalWord::InvalidArgument, error.to_string()))
+    let wrong =
+        |error: gateway_core::ids::IdError| format!("{error}: a node goes by the URI of its certificate");
+    NodeId::new(name).map_err(|error| Refusal::new(RefusalWord::InvalidArgument, wrong(error)))
 }
 
 fn bounded(named: usize) -> Result<(), Refusal> {

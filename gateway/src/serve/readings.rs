@@ -272,6 +272,19 @@ impl Readings {
         families
     }
 
+    fn tls_families(&self) -> [Family; 2] {
+        let family =
+            |name, help, status: &TlsStatus| Family::counter(name, help, status.reloads.load(Relaxed));
+        [
+            family("tls_reloads", "Times that the TLS files had changed and were taken", &self.tls),
+            family(
+                "control_tls_reloads",
+                "Times that the TLS files of the control API had changed and were taken",
+                &self.api_tls,
+            ),
+        ]
+    }
+
     fn queue_families(&self) -> Vec<Family> {
         let count = |counter: &AtomicU64| number(counter.load(Relaxed));
         let seconds = |counter: &AtomicU64| number(counter.load(Relaxed)) / 1e9;
@@ -377,22 +390,13 @@ impl Status for Readings {
                 "Messages of shards that waited for the writer at its last turn",
                 self.writer.messages_waiting.load(Relaxed),
             ),
-            Family::counter(
-                "tls_reloads",
-                "Times that the TLS files had changed and were taken",
-                self.tls.reloads.load(Relaxed),
-            ),
-            Family::counter(
-                "control_tls_reloads",
-                "Times that the TLS files of the control API had changed and were taken",
-                self.api_tls.reloads.load(Relaxed),
-            ),
         ];
         families.extend(
             WRITER_COUNTERS
                 .iter()
                 .map(|(name, help, read)| Family::counter(name, help, read(&self.writer).load(Relaxed))),
         );
+        families.extend(self.tls_families());
         families.extend(self.queue_families());
         families.extend(loops::families(self));
         families.extend(self.shard_families());

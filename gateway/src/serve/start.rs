@@ -186,15 +186,8 @@ impl Threads {
         let writer_status = Arc::new(WriterStatus::default());
         let relay_status = Arc::new(RelayStatus::default());
         let tunnel_status = Arc::new(TunnelStatus::default());
-        let origin = Origin {
-            gateway: config.gateway.id.clone(),
-            version: VERSION,
-            started: shared.started,
-            limits: Arc::clone(&shared.limits),
-            lease_ttl: config.lease.ttl.0,
-        };
         let readings = Arc::new(Readings::new(
-            origin,
+            origin(config, &shared),
             Arc::clone(&shared.admission),
             Arc::clone(&writer_status),
             Arc::clone(&relay_status),
@@ -220,21 +213,15 @@ impl Threads {
         );
         let (reload, look_asked) = crossbeam_channel::bounded(TLS_LOOKS);
         let desk = GatewayDesk { writer: mail.desk, looks: reload.clone() };
-        let api = shared
-            .api
-            .as_ref()
-            .and_then(|api| api.config(config, desk, mail.control_to_shards, shared.started));
+        let api = shared.api.as_ref();
+        let api = api.and_then(|api| api.config(config, desk, mail.control_to_shards, shared.started));
         let control = spawn_control(config, plan.control, &readings, relays, tunnels, api)?;
         let (control_address, api_address) = (control.address(), control.api_address());
         let control_stopper = control.stopper();
         let mut given_up = GivenUp::new(control_stopper.clone());
         threads.watch(CONTROL_THREAD, move || control.join().into())?;
 
-        let written = config.gateway.internal_url.clone();
-        let internal_url = written.unwrap_or_else(|| match api_address {
-            Some(address) => format!("https://{address}"),
-            None => format!("http://{control_address}"),
-        });
+        let internal_url = internal_url(config, control_address, api_address);
         let writer = DbWriterConfig {
             database_url: urls.database.reveal().to_owned(),
             listen_url: urls.listen.map(|url| url.reveal().to_owned()),
@@ -370,6 +357,24 @@ fn spawn_control(
     .map_err(|error| {
         let key = if error.address == listen { "control.listen" } else { "control.api_listen" };
         GatewayError::Machine(format!("can't listen on {error} ({key})"))
+    })
+}
+
+fn origin(config: &Config, shared: &Shared) -> Origin {
+    Origin {
+        gateway: config.gateway.id.clone(),
+        version: VERSION,
+        started: shared.started,
+        limits: Arc::clone(&shared.limits),
+        lease_ttl: config.lease.ttl.0,
+    }
+}
+
+/// Where others reach the control API, or, where there is none, health and metrics.
+fn internal_url(config: &Config, control: SocketAddr, api: Option<SocketAddr>) -> String {
+    config.gateway.internal_url.clone().unwrap_or_else(|| match api {
+        Some(api) => format!("https://{api}"),
+        None => format!("http://{control}"),
     })
 }
 

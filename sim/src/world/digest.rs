@@ -11,7 +11,7 @@ use gateway_core::time::Moment;
 use super::Event;
 
 /// FNV-1a: the same on every machine and in every process.
-pub(super) struct Fnv(u64);
+pub(super) struct Fnv(pub(super) u64);
 
 impl std::fmt::Write for Fnv {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
@@ -30,7 +30,7 @@ impl Fnv {
         digest.0
     }
 
-    fn take(&mut self, what: &impl std::fmt::Debug) {
+    pub(super) fn take(&mut self, what: &impl std::fmt::Debug) {
         // It never fails: nothing is written anywhere.
         let _ = std::fmt::Write::write_fmt(self, format_args!("{what:?}"));
     }

@@ -12,10 +12,11 @@ use gateway_core::desk::{DeskAnswer, DeskAsk, DeskRefusal};
 use gateway_core::drain::DrainPlan;
 use gateway_core::writer::Phase;
 
-use super::faults::Cut;
+use super::faults::{Cut, Fault};
 use super::impostors::Rudeness;
 use super::{Event, Wire, World};
 use crate::check::must;
+use crate::random::Chance;
 
 /// A drain is over so long after its nodes and their grace, at the latest.
 const DRAIN_IS_SEEN_OVER: Duration = Duration::from_millis(50);
@@ -30,6 +31,16 @@ pub(super) enum DrainWish {
 }
 
 impl World {
+    /// By a chance apart, so that seeds without one live as they did before there were any.
+    pub(super) fn plan_standing_drain(&mut self, seed: u64) {
+        let mut apart = Chance::new(!seed);
+        if apart.percent(25) {
+            let process = apart.within(0..self.processes.len() as u64) as usize;
+            let at = Duration::from_millis(apart.within(100..self.plan.disturbed_for.as_millis() as u64));
+            self.at(at, Event::Fault(Fault::StandingDrain { process }));
+        }
+    }
+
     /// Most often it comes while somebody says its Hello or goes.
     pub(super) fn drain(&mut self, process: usize) {
         if self.processes[process].writer.is_none() {
@@ -58,7 +69,7 @@ impl World {
         }
         let incarnation = gateway.incarnation;
         self.at(Duration::ZERO, Event::Drain { process, incarnation, wish: DrainWish::Standing });
-        let long = Duration::from_millis(self.chance.within(1..5_000));
+        let long = Duration::from_millis(self.chance.within(1..3_000));
         self.at(long, Event::Drain { process, incarnation, wish: DrainWish::Undone });
     }
 
@@ -108,8 +119,13 @@ impl World {
 
     fn undrain(&mut self, process: usize) {
         self.ask_idly(process);
-        let watch = &mut self.processes[process].watch;
-        let stood = std::mem::take(&mut watch.stands);
+        let gateway = &mut self.processes[process];
+        let stops = gateway
+            .writer
+            .as_ref()
+            .is_some_and(|writer| matches!(writer.phase(), Phase::Stopping | Phase::Stopped));
+        let watch = &mut gateway.watch;
+        let stood = std::mem::take(&mut watch.stands) && !stops;
         if stood {
             watch.leaves_since = None;
         }

@@ -255,11 +255,6 @@ impl World {
             let at = self.some_time();
             self.at(at, Event::Fault(revoke));
         }
-        if self.chance.percent(25) {
-            let process = self.chance.within(0..processes) as usize;
-            let at = self.some_time();
-            self.at(at, Event::Fault(Fault::StandingDrain { process }));
-        }
     }
 
     pub(super) fn some_time(&mut self) -> Duration {

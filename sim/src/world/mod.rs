@@ -28,7 +28,7 @@ use gateway_core::duplicate::DuplicateRule;
 use gateway_core::frame::{GatewayFrame, NodeFrame};
 use gateway_core::ids::{Attempt, CommandId, GatewayId, LaneName, LaneSeq, NodeId, SessionKey, ShardId};
 use gateway_core::mail::Weigh;
-use gateway_core::seam::{SessionNews, ToShard, ToWriter};
+use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::store::Queue;
 use gateway_core::time::Moment;
 
@@ -281,6 +281,7 @@ impl World {
         }
         world.plan_clients();
         world.plan_faults();
+        world.plan_standing_drain(seed);
         world.at(TICK, Event::Tick);
         world
     }

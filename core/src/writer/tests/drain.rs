@@ -195,6 +195,10 @@ fn a_drain_to_the_stop_takes_the_place_of_one_that_stands_and_is_not_taken_back(
     assert_eq!(desk.news(), [] as [&str; 0], "nobody is told twice");
     assert_eq!(desk.undrain(), DeskAnswer::Refused(DeskRefusal::Stopping));
     assert_eq!(desk.stand(), DeskAnswer::Draining { sessions: 1, is_new: false });
+    for second in (5..71).step_by(5) {
+        desk.at(second * 1000);
+        desk.renewals();
+    }
     desk.at(70_999);
     desk.renewals();
     assert_eq!(desk.writer.phase(), Phase::Draining);
