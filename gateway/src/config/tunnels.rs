@@ -128,9 +128,6 @@ pub(super) fn check(config: &Config, lines: &Lines, problems: &mut Vec<Problem>)
 
 fn check_places(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
     let (section, upstream) = (&config.tunnels, &config.upstream);
-    if section.jwks_url.is_some() && section.jwks_file.is_some() {
-        problems.push(lines.problem("tunnels.jwks_file", "stands beside tunnels.jwks_url; name one of them"));
-    }
     let has_keys = section.jwks_url.is_some() || section.jwks_file.is_some();
     if has_keys != section.iam_url.is_some() {
         let (key, other) = if has_keys {
