@@ -80,7 +80,6 @@ pub(super) struct NodeTask {
     dials: usize,
     due: BinaryHeap<Reverse<(Instant, Uuid, u32)>>,
     running: Vec<Running>,
-    /// With the node, all of them end.
     tunnels: JoinSet<()>,
     sleep: Pin<Box<Sleep>>,
 }
@@ -367,7 +366,6 @@ impl NodeTask {
             Some(gateway_frame::Frame::RevocationNotice(notice)) => {
                 self.tell(NodeEvent::RevocationNoticed { reason: notice.reason, serials: notice.serials });
             }
-            // What this node does not do, or does not know.
             _ => {}
         }
     }

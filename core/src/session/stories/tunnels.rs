@@ -1,4 +1,6 @@
 //! Stories of a session and tunnels: who is offered one, and whose refusals count.
+//!
+//! What becomes of a tunnel is the registry's; here stands what its node's session does about it.
 
 use std::sync::Arc;
 

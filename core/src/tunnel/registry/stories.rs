@@ -1,4 +1,6 @@
 //! Stories of the registry: how tunnels open, what ends them, and that nothing of them is left.
+//!
+//! By hand first; then whatever inputs in whatever order, held against its invariants.
 
 use std::time::Duration;
 
