@@ -12,6 +12,11 @@ use tokio_rustls::TlsConnector;
 
 use crate::relay::{UpstreamAddress, UpstreamFiles};
 
+/// What a peer may send of one answer before it is taken, and of all together: answers that wait, such as tunnels
+/// whose caller is slow, hold up no other.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+
 /// A connection that takes requests; the error says where it failed.
 pub(crate) async fn dial(
     address: &UpstreamAddress,
@@ -33,6 +38,8 @@ pub(crate) async fn dial(
     let (requests, connection) = h2::client::Builder::new()
         .enable_push(false)
         .header_table_size(0)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_header_list_size(16 << 10)
         .handshake(tls)
         .await

@@ -1,6 +1,6 @@
 //! The control thread: health and metrics over plain HTTP on a loopback address; the control API over
-//! HTTP/2 with internal mTLS (`api`); and the relays, which pass calls of nodes on to the services behind the
-//! gateway.
+//! HTTP/2 with internal mTLS (`api`); the relays, which pass calls of nodes on to the services behind the
+//! gateway; and the tunnels (`tunnel`).
 //!
 //! It reads what other threads have counted, through `Status`, asks the writer through `api::Desk`, and decides
 //! nothing. No session and no command depends on it.
@@ -11,12 +11,14 @@
 
 pub mod api;
 pub mod client;
+mod courier;
 mod dial;
 mod http;
 mod metrics;
 mod process;
 pub mod relay;
 mod status;
+pub mod tunnel;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,6 +29,7 @@ use tokio::sync::Notify;
 
 use api::ApiConfig;
 use relay::RelayConfig;
+use tunnel::{Room as TunnelRoom, TunnelConfig, TunnelDoor};
 
 pub use status::{
     Distribution, Family, Headroom, Health, Label, LeaseHealth, LoopHealth, Points, QueueHealth, Room,
@@ -44,6 +47,8 @@ pub struct ControlConfig {
     pub api: Option<ApiConfig>,
     /// `None`: no calls are passed on from here.
     pub relays: Option<RelayConfig>,
+    /// `None`: no tunnels are opened from here.
+    pub tunnels: Option<TunnelConfig>,
 }
 
 impl std::fmt::Debug for ControlConfig {
@@ -133,17 +138,19 @@ pub fn spawn(config: ControlConfig) -> Result<ControlHandle, ListenError> {
     let runtime = runtime.map_err(failed)?;
     let stopper = ControlStopper(Arc::default());
     let stop = Arc::clone(&stopper.0);
-    let (cpu, status, relays) = (config.cpu, config.status, config.relays);
+    let (cpu, status, relays, tunnels) = (config.cpu, config.status, config.relays, config.tunnels);
     let serve = move || {
         if let Some(cpu) = cpu {
             pin(cpu);
         }
         runtime.block_on(async move {
             let api = api.map(|((listener, _), api)| (listener, api));
+            let (door, room) = tunnels.map(TunnelRoom::new).unzip();
             tokio::select! {
                 () = serve_plain(listener, Arc::clone(&status)) => {}
-                () = serve_api(api, status) => {}
+                () = serve_api(api, status, door) => {}
                 () = pass_on(relays) => {}
+                () = relay_tunnels(room) => {}
                 () = stop.notified() => {}
             }
         });
@@ -170,10 +177,14 @@ async fn serve_plain(listener: TcpListener, status: Arc<dyn Status>) {
 }
 
 /// Serves the API; where there is none, it goes on to be there.
-async fn serve_api(api: Option<(TcpListener, ApiConfig)>, status: Arc<dyn Status>) {
+async fn serve_api(
+    api: Option<(TcpListener, ApiConfig)>,
+    status: Arc<dyn Status>,
+    tunnels: Option<TunnelDoor>,
+) {
     let Some((listener, config)) = api else { return std::future::pending().await };
     match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => api::serve(listener, config, status).await,
+        Ok(listener) => api::serve(listener, config, status, tunnels).await,
         Err(error) => tracing::error!(%error, "control: the listener of the API can't be watched"),
     }
 }
@@ -182,6 +193,14 @@ async fn serve_api(api: Option<(TcpListener, ApiConfig)>, status: Arc<dyn Status
 async fn pass_on(relays: Option<RelayConfig>) {
     if let Some(config) = relays {
         relay::run(config).await;
+    }
+    std::future::pending().await
+}
+
+/// Relays tunnels, and goes on to be there when the shards are gone.
+async fn relay_tunnels(room: Option<TunnelRoom>) {
+    if let Some(room) = room {
+        room.run().await;
     }
     std::future::pending().await
 }

@@ -102,8 +102,8 @@ fn start() -> (Arc<Gateway>, ControlHandle) {
     let gateway = Arc::new(Gateway::default());
     let status: Arc<dyn Status> = Arc::<Gateway>::clone(&gateway);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let handle =
-        spawn(ControlConfig { listen, cpu: None, status, api: None, relays: None }).expect("a free port");
+    let handle = spawn(ControlConfig { listen, cpu: None, status, api: None, relays: None, tunnels: None })
+        .expect("a free port");
     (gateway, handle)
 }
 
@@ -194,7 +194,7 @@ fn a_caller_that_breaks_http_or_says_nothing_hurts_nobody_else() {
 fn an_address_that_others_could_reach_is_refused() {
     let status: Arc<dyn Status> = Arc::new(Gateway::default());
     let listen = SocketAddr::from(([0, 0, 0, 0], 0));
-    let error = spawn(ControlConfig { listen, cpu: None, status, api: None, relays: None })
+    let error = spawn(ControlConfig { listen, cpu: None, status, api: None, relays: None, tunnels: None })
         .expect_err("not loopback");
     assert!(error.to_string().contains("not a loopback address"), "{error}");
 }

@@ -12,6 +12,7 @@ use crate::ids::{
 };
 use crate::inventory::SectionHash;
 use crate::time::UnixMillis;
+use crate::tunnel::{OpenTunnel, TunnelRefused};
 
 /// The protocol number spoken by this gateway.
 pub const PROTOCOL: u32 = 1;
@@ -27,6 +28,7 @@ pub enum NodeFrame {
     Status(Box<Status>),
     InventorySection(Box<InventorySection>),
     Credit(CreditChange),
+    TunnelRefused(TunnelRefused),
     Goodbye(Goodbye),
     /// A durable frame of a kind that this gateway does not store; answered `Rejected`.
     Unsupported(FrameRef),
@@ -36,7 +38,7 @@ pub enum NodeFrame {
 
 impl NodeFrame {
     /// The kinds, for metrics.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 12] = [
         "hello",
         "heartbeat",
         "command-update",
@@ -48,6 +50,7 @@ impl NodeFrame {
         "goodbye",
         "unsupported",
         "ignored",
+        "tunnel-refused",
     ];
 
     /// Which of them this is.
@@ -64,6 +67,7 @@ impl NodeFrame {
             Self::Goodbye(_) => 8,
             Self::Unsupported(_) => 9,
             Self::Ignored => 10,
+            Self::TunnelRefused(_) => 11,
         }
     }
 }
@@ -246,6 +250,7 @@ pub enum GatewayFrame {
     EventAck(EventAck),
     Rejected(Rejected),
     Spec(Box<Spec>),
+    OpenTunnel(Box<OpenTunnel>),
     /// These sections are not stored as the node has them.
     InventoryWanted(Vec<SectionName>),
     Drain {
@@ -264,7 +269,7 @@ pub enum GatewayFrame {
 
 impl GatewayFrame {
     /// The kinds, for metrics.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 12] = [
         "welcome",
         "command",
         "cancel-command",
@@ -276,6 +281,7 @@ impl GatewayFrame {
         "drain",
         "revocation-notice",
         "heartbeat-ack",
+        "open-tunnel",
     ];
 
     /// Which of them this is.
@@ -292,6 +298,7 @@ impl GatewayFrame {
             Self::Drain { .. } => 8,
             Self::RevocationNotice { .. } => 9,
             Self::HeartbeatAck { .. } => 10,
+            Self::OpenTunnel(_) => 11,
         }
     }
 }
@@ -307,6 +314,10 @@ pub struct Welcome {
     pub result_bytes: u32,
     pub events_per_batch: u32,
     pub inventory_wanted: Vec<SectionName>,
+    /// Features that both sides named.
+    pub features: Vec<&'static str>,
+    /// Where `Tunnel` may be dialled, besides the session's connection.
+    pub tunnel_address: Option<String>,
 }
 
 /// A command as it is sent.

@@ -27,4 +27,5 @@ pub mod session;
 pub mod splitmix;
 pub mod store;
 pub mod time;
+pub mod tunnel;
 pub mod writer;

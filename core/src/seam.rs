@@ -1,5 +1,5 @@
 //! What crosses between a shard and the writer. The only two message types between those threads; what
-//! crosses between a shard and the relays is in `relay`.
+//! crosses between a shard and the relays is in `relay`, what of tunnels in `tunnel`.
 //!
 //! 1. A shard never waits for the writer: it posts, goes on, and meets the answer in its mailbox.
 //! 2. For one session the order of messages is the order of what happened, both ways.
@@ -31,6 +31,7 @@ use crate::mail::Weigh;
 use crate::relay::RelayAnswer;
 use crate::revocation::{Revocation, RevokedSet};
 use crate::time::UnixMillis;
+use crate::tunnel::FromTunnels;
 
 /// What a spec weighs beside its body; the stores count the same.
 pub const SPEC_HEAD_BYTES: usize = 256;
@@ -148,7 +149,7 @@ pub struct LookRequest {
     pub list: Box<[SectionHash]>,
 }
 
-/// From the writer to a shard, from the relays and from the control API.
+/// From the writer to a shard, from the relays, the tunnels' room and the control API.
 #[derive(Debug)]
 pub enum ToShard {
     /// For one session of the shard.
@@ -166,6 +167,8 @@ pub enum ToShard {
     Cut(DrainOrder),
     /// The answer to a call that was passed on.
     Relayed(Box<RelayAnswer>),
+    /// Of the tunnels' room.
+    Tunnel(FromTunnels),
     /// The control API asks when sessions were heard.
     Vitals(Box<VitalsAsk>),
     /// Close the listener, end every session as `Stopping`, post what is owed, then `ShardStopped`.
@@ -316,8 +319,8 @@ fn list_bytes(list: &[SectionHash]) -> usize {
 }
 
 impl Weigh for ToShard {
-    // What goes down is bounded by credits, Hellos, acks in flight, `SpecsSent` and relays in flight, not by
-    // this box.
+    // What goes down is bounded by credits, Hellos, acks in flight, `SpecsSent`, relays in flight and
+    // the windows of tunnels, not by this box.
     fn weight_bytes(&self) -> usize {
         0
     }

@@ -51,6 +51,11 @@ pub struct ShardCounters {
     pub refused_pending_hellos: Counter,
     /// Calls that were taken to be passed on to a service: Join, Renew, FetchSecret.
     pub relays: Counter,
+    /// Gauge: streams of nodes for tunnels, those that have not said for which included.
+    pub tunnel_streams: Counter,
+    /// What tunnels have carried, framing of the messages not included: from nodes, and to them.
+    pub tunnel_bytes_in: Counter,
+    pub tunnel_bytes_out: Counter,
     /// Sessions refused while the gateway did not serve.
     pub refused_not_serving: Counter,
     /// Calls refused for want of a certificate, or for one that does not count.

@@ -159,6 +159,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         outbound: Outbound::new(config.writer, config.counters.clone()),
         counters: config.counters,
         relays: config.relays,
+        tunnels: config.tunnels,
         queues: Queues::new(),
         rest: Rc::new(Rest::new(if config.spin.is_zero() { config.doze } else { Duration::ZERO })),
     });
@@ -170,6 +171,10 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
     let pump = shard.queues.spawn_helper({
         let shard = on(&shard);
         async move { shard.outbound.run().await }
+    });
+    let tunnels = shard.queues.spawn_helper({
+        let desk = Rc::clone(&shard.tunnels);
+        async move { desk.run().await }
     });
     let breather = shard.queues.spawn_helper({
         let shard = on(&shard);
@@ -206,7 +211,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         }
     };
     acceptor.0.await;
-    for helper in [timers, pump, breather, turnstile, dozer, renewals] {
+    for helper in [timers, pump, tunnels, breather, turnstile, dozer, renewals] {
         helper.0.cancel().await;
     }
     // Last, and not awaited: without it an await may not end.

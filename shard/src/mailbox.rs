@@ -66,6 +66,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
             }
             ToShard::Cut(order) => tell_all(shard, || Mail::Cut(order)).await,
             ToShard::Relayed(answer) => shard.relays.deliver(*answer),
+            ToShard::Tunnel(word) => shard.tunnels.deliver(shard, word),
             ToShard::Vitals(ask) => shard.answer_vitals(*ask),
             ToShard::Stop => return StopCause::Asked,
         }
@@ -88,10 +89,11 @@ pub(crate) async fn drain(inbox: &Inbox<ToShard>) {
     std::future::pending().await
 }
 
-/// Ends the sessions of these certificates. New ones are refused by the set, which came before.
+/// Ends the tunnels and the sessions of these certificates. New ones are refused by the set, which came before.
 async fn revoke(shard: &Rc<Shard>, added: &[Revocation]) {
     let added: HashMap<SerialKey, &Revocation> =
         added.iter().map(|revocation| (SerialKey::of(&revocation.serial), revocation)).collect();
+    shard.tunnels.revoke(&added.keys().copied().collect());
     let revoked: Vec<_> =
         shard.sessions().into_iter().filter_map(|(key, serial)| Some((key, *added.get(&serial)?))).collect();
     for some in revoked.chunks(MAIL_PER_TURN) {

@@ -26,6 +26,7 @@ use gateway_core::revocation::{Revocation, SerialKey};
 use gateway_core::seam::SessionNews;
 use gateway_core::splitmix::SplitMix;
 use gateway_core::time::Moment;
+use gateway_core::tunnel::{MAX_UNJOINED_STREAMS, OpenTunnel, ToTunnels};
 use slab::Slab;
 
 use crate::accept::HandshakeSlots;
@@ -42,6 +43,7 @@ use crate::rest::Rest;
 use crate::sleeper::Sleeper;
 use crate::timers::Timers;
 use crate::tls::TlsMaterial;
+use crate::tunnel_desk::TunnelDesk;
 use crate::turnstile::Turnstile;
 
 /// What a shard does about new streams.
@@ -77,6 +79,7 @@ pub(crate) struct Shard {
     pub(crate) rest: Rc<Rest>,
     pub(crate) watchers: RefCell<Slab<Arc<Bell>>>,
     pub(crate) relays: Rc<RelayDesk>,
+    pub(crate) tunnels: Rc<TunnelDesk>,
     slots: RefCell<Slab<Rc<Mailslot>>>,
     next_serial: Cell<u32>,
     connections: RefCell<Slab<Arc<Bell>>>,
@@ -91,6 +94,7 @@ pub(crate) enum Mail {
     Drain(DrainOrder),
     Cut(DrainOrder),
     Revoked(Box<Revocation>),
+    Offer(Box<OpenTunnel>),
     End(CloseReason),
 }
 
@@ -130,6 +134,7 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) outbound: Outbound,
     pub(crate) relays: Post<RelayRequest>,
+    pub(crate) tunnels: Post<ToTunnels>,
     pub(crate) queues: Queues,
     pub(crate) rest: Rc<Rest>,
 }
@@ -157,6 +162,7 @@ impl Shard {
             rest: parts.rest,
             watchers: RefCell::default(),
             relays: RelayDesk::new(parts.id, parts.relays),
+            tunnels: TunnelDesk::new(parts.id, parts.tunnels, limits.tunnels.most + MAX_UNJOINED_STREAMS),
             slots: RefCell::default(),
             next_serial: Cell::new(0),
             connections: RefCell::default(),
@@ -230,6 +236,7 @@ impl Shard {
     /// A connection's turn is over, or the connection.
     pub(crate) fn end_turn(&self, bell: &Arc<Bell>, outcome: Poll<()>) -> Poll<()> {
         self.outbound.ring();
+        self.tunnels.ring();
         self.rest.handle_turn();
         bell.end_turn();
         if outcome.is_pending() && bell.is_over_budget() {

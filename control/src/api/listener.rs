@@ -22,14 +22,15 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{ApiConfig, ApiState, ApiTls, Caller, Shards, forbidden, router, tls};
 use crate::status::Status;
+use crate::tunnel::TunnelDoor;
 
 const MAX_CONNECTIONS: usize = 128;
 const MAX_STREAMS: u32 = 256;
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// What a peer may send of one call before it is read.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-/// The same of all calls of a connection.
-const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+/// The same of all calls of a connection: those that are not read, as tunnels to slow nodes, hold up no other.
+const CONNECTION_WINDOW_BYTES: u32 = MAX_STREAMS * STREAM_WINDOW_BYTES;
 const SEND_BYTES: usize = 64 << 10;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -38,10 +39,15 @@ const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves for ever.
-pub(crate) async fn serve(listener: TcpListener, config: ApiConfig, status: Arc<dyn Status>) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    config: ApiConfig,
+    status: Arc<dyn Status>,
+    tunnels: Option<TunnelDoor>,
+) {
     let ApiConfig { tls, clients, drain_within, desk, to_shards, started, .. } = config;
     let shards = Arc::new(Shards::new(to_shards, started));
-    let router = router(ApiState { status, desk, drain_within, shards });
+    let router = router(ApiState { status, desk, drain_within, shards, tunnels });
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");

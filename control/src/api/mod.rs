@@ -14,6 +14,7 @@ mod desk;
 mod listener;
 mod refusal;
 mod tls;
+mod tunnels;
 mod vitals;
 
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ use gateway_core::seam::ToShard;
 use tokio::sync::watch;
 
 use crate::status::Status;
+use crate::tunnel::TunnelDoor;
 
 pub use self::desk::{Desk, DeskAway, DeskFuture, TlsReload};
 pub(crate) use self::listener::serve;
@@ -68,6 +70,8 @@ pub(crate) struct ApiState {
     pub(crate) desk: Arc<dyn Desk>,
     pub(crate) drain_within: Duration,
     pub(crate) shards: Arc<Shards>,
+    /// `None` where no tunnels are offered.
+    pub(crate) tunnels: Option<TunnelDoor>,
 }
 
 /// Who has opened a connection: every name of its certificate.
@@ -88,6 +92,8 @@ pub(crate) fn router(state: ApiState) -> Router {
         .route("/v1/drain", post(calls::drain))
         .route("/v1/undrain", post(calls::undrain))
         .route("/v1/tls/reload", post(calls::reload_tls))
+        .route("/v1/tunnels", post(tunnels::open))
+        .route("/v1/tunnels/close", post(tunnels::close))
         .route("/v1/sessions", get(calls::sessions))
         .route("/v1/sessions/{*node}", get(calls::session))
         .method_not_allowed_fallback(calls::wrong_method)

@@ -7,6 +7,7 @@
 //! 3. Calls are such that doing one twice does no harm: one that found its connection gone is made once more.
 
 mod finder;
+mod tunnel;
 
 use std::time::Duration;
 
@@ -19,7 +20,10 @@ use tokio::sync::Mutex;
 use crate::dial::dial;
 use crate::relay::{UpstreamAddress, UpstreamFiles};
 
+pub use gateway_proto::control::v1::TunnelOpen;
+
 pub use self::finder::{FindError, Finder, Found, OwnerLook, Registry, RegistryAway, RegistryLook};
+pub use self::tunnel::{Said, Tunnel, TunnelCut, TunnelReceiver, TunnelSender};
 
 /// Longer than any call of a gateway waits for its threads.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -179,6 +183,20 @@ impl GatewayClient {
             }),
             _ => Err(self.broken("its refusal has neither error nor code")),
         }
+    }
+
+    /// What a refusal of another kind of call says.
+    async fn refusal(&self, response: Response<h2::RecvStream>) -> CallError {
+        match receive(response).await {
+            Ok((status, text)) => self
+                .done(status, &text)
+                .map_or_else(|error| error, |_| self.broken("it refuses with a success")),
+            Err(why) => self.unreachable(why),
+        }
+    }
+
+    fn unreachable(&self, why: String) -> CallError {
+        CallError::Unreachable { address: self.address.to_string(), why }
     }
 
     fn broken(&self, why: &str) -> CallError {

@@ -178,7 +178,9 @@ fn describe((shard, message): (ShardId, ToShard)) -> String {
         ToShard::Revoked { added, .. } => format!("shard {shard}: {} revoked", added.len()),
         ToShard::Cut(_) => format!("shard {shard}: cut"),
         ToShard::Stop => format!("shard {shard}: stop"),
-        ToShard::Relayed(_) | ToShard::Vitals(_) => unreachable!("these are not the writer's"),
+        ToShard::Relayed(_) | ToShard::Vitals(_) | ToShard::Tunnel(_) => {
+            unreachable!("these are not the writer's")
+        }
         ToShard::Session { key, news } => {
             assert_eq!(key.shard, shard);
             format!("{}: {}", key.slot, describe_news(news))

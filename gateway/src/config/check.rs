@@ -31,6 +31,7 @@ pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     check_identity(config, lines, &mut problems);
     check_hooks(config, lines, &mut problems);
     check_upstream(config, lines, &mut problems);
+    super::tunnels::check(config, lines, &mut problems);
     check_api(config, lines, &mut problems);
     if problems.is_empty()
         && let Err(error) = config.limits().check()

@@ -14,6 +14,7 @@ mod inside;
 mod problem;
 mod sections;
 mod show;
+mod tunnels;
 mod units;
 
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ pub use inside::{ControlSection, UpstreamSection};
 pub use problem::{ConfigError, Lines, Problem};
 pub use sections::*;
 pub use show::{show_json, show_toml};
+pub use tunnels::TunnelsSection;
 pub use units::{CpuList, FunctionNames, Size, Span};
 
 use problem::line_of;
@@ -110,6 +112,7 @@ impl Config {
             session_inbox_frames: sessions.inbox_frames,
             session_inbox_bytes: sessions.inbox_bytes.0,
             session_outbox_bytes: sessions.outbox_bytes.0,
+            tunnels: Arc::new(self.tunnel_limits(self.names_tunnels())),
             receive_bytes_per_shard: self.shards.receive_bytes.0,
             to_writer_messages: self.db_writer.queue_messages,
             to_writer_bytes: self.db_writer.queue_bytes.0,
@@ -156,6 +159,7 @@ impl Config {
             ("upstream.ca", self.upstream.ca.as_mut()),
             ("upstream.certificate", self.upstream.certificate.as_mut()),
             ("upstream.key", self.upstream.key.as_mut()),
+            ("tunnels.jwks_file", self.tunnels.jwks_file.as_mut()),
         ];
         for (key, path) in paths {
             let Some(path) = path else { continue };

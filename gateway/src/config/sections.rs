@@ -16,6 +16,7 @@ use gateway_core::limits::Limits;
 use serde::{Deserialize, Serialize};
 
 use super::inside::{ControlSection, UpstreamSection};
+use super::tunnels::TunnelsSection;
 use super::units::{CpuList, FunctionNames, Size, Span};
 
 /// The whole configuration of a gateway, as written. Paths are as written too: see `Loaded`.
@@ -55,6 +56,8 @@ pub struct Config {
     pub control: ControlSection,
     #[serde(default)]
     pub upstream: UpstreamSection,
+    #[serde(default)]
+    pub tunnels: TunnelsSection,
     #[serde(default)]
     pub log: LogSection,
 }

@@ -1,5 +1,5 @@
 //! The operator's commands: over the database (enqueue, cancel, the lists, `verify`), and over a gateway's control API
-//! (drain, revoke and the like).
+//! (drain, revoke and the like, `tunnel`).
 //!
 //! `arguments` and `control_arguments` are their command line, `database` the connection, `callee` the gateway that
 //! is called, `table` and `terminal` what a person sees; every other file is one command. Queries are in `gateway/queries`.
@@ -25,6 +25,7 @@ mod place;
 mod revoke;
 mod table;
 pub(crate) mod terminal;
+mod tunnel;
 mod verify;
 
 use std::process::ExitCode;
@@ -94,6 +95,7 @@ pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
             OperatorCommand::Specs(arguments) => listings::specs(arguments).await,
             OperatorCommand::Events(arguments) => events::run(arguments).await,
             OperatorCommand::Inventory(arguments) => listings::inventory(arguments).await,
+            OperatorCommand::Tunnel(arguments) => tunnel::run(arguments).await,
             OperatorCommand::Verify(arguments) => verify::run(arguments).await,
         }
     })

@@ -114,6 +114,7 @@ pub fn check_files(config: &Config) -> Result<(), Vec<Problem>> {
         ("upstream.ca", config.upstream.ca.as_ref()),
         ("upstream.certificate", config.upstream.certificate.as_ref()),
         ("upstream.key", config.upstream.key.as_ref()),
+        ("tunnels.jwks_file", config.tunnels.jwks_file.as_ref()),
     ];
     let problems: Vec<Problem> = files
         .into_iter()

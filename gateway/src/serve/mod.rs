@@ -24,6 +24,7 @@ mod signals;
 mod start;
 mod supervision;
 mod tls_watch;
+mod tunnels;
 mod watchdog;
 
 pub use embedded::Embedded;
@@ -33,3 +34,4 @@ pub use relays::EmbeddedRelays;
 pub use run::run;
 pub use running::{RunningGateway, Stopper};
 pub use start::Gateway;
+pub use tunnels::EmbeddedTunnels;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gateway_control::relay::RelayStatus;
+use gateway_control::tunnel::TunnelStatus;
 use gateway_control::{Family, Health, Label, Points, Status, Unit, number, phase_label};
 use gateway_core::admission::Admission;
 use gateway_core::ids::ShardId;
@@ -38,6 +39,7 @@ pub struct Readings {
     admission: Arc<Admission>,
     writer: Arc<WriterStatus>,
     relays: Arc<RelayStatus>,
+    tunnels: Arc<TunnelStatus>,
     /// With the cpu of each.
     shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     /// The turns of each thread that must turn, in the order of `turns`; the watchdog writes them.
@@ -49,15 +51,16 @@ pub struct Readings {
 /// A counter of a shard: its name, what it counts, how it is read.
 pub(super) type ShardReading = (&'static str, &'static str, fn(&ShardCounters) -> u64);
 
-pub(super) const SHARD_GAUGES: [ShardReading; 3] = [
+pub(super) const SHARD_GAUGES: [ShardReading; 4] = [
     ("connections", "Open TCP connections, handshakes included", |shard| shard.connections.get()),
     ("sessions", "Open streams of sessions, from admission to the end", |shard| shard.sessions.get()),
+    ("tunnel_streams", "Open streams of nodes for tunnels", |shard| shard.tunnel_streams.get()),
     ("mail_waiting", "Messages that waited for a shard when it looked last", |shard| {
         shard.mail_waiting.get()
     }),
 ];
 
-pub(super) const SHARD_COUNTERS: [ShardReading; 20] = [
+pub(super) const SHARD_COUNTERS: [ShardReading; 22] = [
     ("opens", "Sessions admitted", |shard| shard.opens.get()),
     ("handshakes", "TLS handshakes that succeeded", |shard| shard.handshakes_ok.get()),
     ("refused_connections", "Connections closed since their peer had as many as it may", |shard| {
@@ -83,6 +86,8 @@ pub(super) const SHARD_COUNTERS: [ShardReading; 20] = [
         shard.writer_full_waits.get()
     }),
     ("receive_budget_waits", "Frames that waited for memory", |shard| shard.receive_budget_waits.get()),
+    ("tunnel_bytes_in", "Bytes of tunnels from nodes", |shard| shard.tunnel_bytes_in.get()),
+    ("tunnel_bytes_out", "Bytes of tunnels to nodes", |shard| shard.tunnel_bytes_out.get()),
     ("relay_calls", "Calls taken to be passed on to a service", |shard| shard.relays.get()),
     ("floods", "Connections ended for too many control frames", |shard| shard.floods.get()),
     ("panics", "Connections ended by a fault of our own", |shard| shard.panics.get()),
@@ -151,11 +156,12 @@ impl Readings {
         admission: Arc<Admission>,
         writer: Arc<WriterStatus>,
         relays: Arc<RelayStatus>,
+        tunnels: Arc<TunnelStatus>,
         shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     ) -> Self {
         let threads = (0..=shards.len()).map(|_| LoopStatus::default()).collect();
         let (tls, api_tls) = Default::default();
-        Self { origin, admission, writer, relays, shards, threads, tls, api_tls }
+        Self { origin, admission, writer, relays, tunnels, shards, threads, tls, api_tls }
     }
 
     pub(super) fn origin(&self) -> &Origin {
@@ -396,6 +402,7 @@ impl Status for Readings {
         families.extend(self.shard_families());
         families.extend(latencies::families(self));
         families.extend(self.relays.families());
+        families.extend(self.tunnels.families());
         families
     }
 }
@@ -414,7 +421,7 @@ mod tests {
             limits: Arc::default(),
             lease_ttl: Duration::from_secs(20),
         };
-        Readings::new(origin, Arc::new(admission), Arc::default(), Arc::default(), shards)
+        Readings::new(origin, Arc::new(admission), Arc::default(), Arc::default(), Arc::default(), shards)
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use gateway_control::api::ApiConfig;
 use gateway_control::relay::{RelayConfig, RelayServices, RelayStatus};
+use gateway_control::tunnel::{TunnelConfig, TunnelStatus};
 use gateway_control::{ControlConfig, ControlHandle, ControlStopper};
 use gateway_core::admission::Admission;
 use gateway_core::ids::{GatewayId, ShardId};
@@ -35,6 +36,7 @@ use super::readings::{Origin, Readings};
 use super::running::{RunningGateway, Stopper};
 use super::supervision::{End, Event, Supervision, WRITER_THREAD, watch};
 use super::tls_watch::{FileSet as _, LookAsked, TlsWatch};
+use super::tunnels::TunnelServices;
 use super::{files, hooks, limits, relays};
 use crate::config::{Config, ConfigError, Durability, Lines};
 use crate::error::GatewayError;
@@ -83,7 +85,7 @@ impl Gateway {
         config: &Config,
         embedded: impl Into<Embedded>,
     ) -> Result<RunningGateway, GatewayError> {
-        let Embedded { hooks, relays } = embedded.into();
+        let Embedded { hooks, relays, tunnels } = embedded.into();
         let problems = config.check(&Lines::default());
         if !problems.is_empty() {
             return Err(ConfigError { file: None, problems }.into());
@@ -94,7 +96,8 @@ impl Gateway {
         let plan = plan(&Wishes::of(config), &machine)?;
         limits::prepare(config, plan.shards.len())?;
         let started = Instant::now();
-        let limits = config.shared_limits();
+        let tunnels = TunnelServices::of(config, tunnels)?;
+        let limits = tunnels.limits(config);
         let tls_files = TlsFiles::of(config);
         let tls_read = tls_files.read()?;
         tls_files.warn_if_open();
@@ -118,7 +121,7 @@ impl Gateway {
         let (listeners, address) =
             limits::bind_listeners(config.listen.address, config.listen.backlog, plan.shards.len())?;
         tracing::info!(%plan, %address, database = %urls.database, "starting gateway {} {VERSION}", config.gateway.id);
-        Threads::start(config, &plan, shared, relays, urls, lock, listeners, address)
+        Threads::start(config, &plan, shared, (relays, tunnels), urls, lock, listeners, address)
     }
 }
 
@@ -172,7 +175,7 @@ impl Threads {
         config: &Config,
         plan: &Plan,
         shared: Shared,
-        relays: RelayServices,
+        (relays, tunnels): (RelayServices, TunnelServices),
         urls: DatabaseUrls,
         lock: LockFile,
         listeners: Vec<std::net::TcpListener>,
@@ -184,11 +187,13 @@ impl Threads {
         let counters: Vec<Arc<ShardCounters>> = plan.shards.iter().map(|_| Arc::default()).collect();
         let writer_status = Arc::new(WriterStatus::default());
         let relay_status = Arc::new(RelayStatus::default());
+        let tunnel_status = Arc::new(TunnelStatus::default());
         let readings = Arc::new(Readings::new(
             origin(config, &shared),
             Arc::clone(&shared.admission),
             Arc::clone(&writer_status),
             Arc::clone(&relay_status),
+            Arc::clone(&tunnel_status),
             plan.shards.iter().copied().zip(counters.iter().cloned()).collect(),
         ));
         // First of the threads: its address stands in the gateway's row.
@@ -200,11 +205,19 @@ impl Threads {
             services: relays,
             status: relay_status,
         };
+        let tunnels = tunnels.room(
+            config,
+            &shared.limits,
+            mail.tunnel_inbox,
+            mail.tunnels_to_shards,
+            shared.started,
+            tunnel_status,
+        );
         let (reload, look_asked) = crossbeam_channel::bounded(TLS_LOOKS);
         let desk = GatewayDesk { writer: mail.desk, looks: reload.clone() };
         let api = shared.api.as_ref();
         let api = api.and_then(|api| api.config(config, desk, mail.control_to_shards, shared.started));
-        let control = spawn_control(config, plan.control, &readings, relays, api)?;
+        let control = spawn_control(config, plan.control, &readings, relays, tunnels, api)?;
         let (control_address, api_address) = (control.address(), control.api_address());
         let control_stopper = control.stopper();
         let mut given_up = GivenUp::new(control_stopper.clone());
@@ -279,6 +292,7 @@ impl Threads {
             writer: seat.to_writer,
             inbox: seat.inbox,
             relays: seat.to_relays,
+            tunnels: seat.to_tunnels,
             counters: Arc::clone(counters),
             spin: shared.spin,
             doze: shared.doze,
@@ -330,16 +344,23 @@ fn spawn_control(
     cpu: Option<usize>,
     readings: &Arc<Readings>,
     relays: RelayConfig,
+    tunnels: TunnelConfig,
     api: Option<ApiConfig>,
 ) -> Result<ControlHandle, GatewayError> {
     let listen = config.control.listen;
     let status: Arc<dyn gateway_control::Status> = Arc::<Readings>::clone(readings);
-    gateway_control::spawn(ControlConfig { listen, cpu, status, api, relays: Some(relays) }).map_err(
-        |error| {
-            let key = if error.address == listen { "control.listen" } else { "control.api_listen" };
-            GatewayError::Machine(format!("can't listen on {error} ({key})"))
-        },
-    )
+    gateway_control::spawn(ControlConfig {
+        listen,
+        cpu,
+        status,
+        api,
+        relays: Some(relays),
+        tunnels: Some(tunnels),
+    })
+    .map_err(|error| {
+        let key = if error.address == listen { "control.listen" } else { "control.api_listen" };
+        GatewayError::Machine(format!("can't listen on {error} ({key})"))
+    })
 }
 
 fn origin(config: &Config, shared: &Shared) -> Origin {

@@ -428,7 +428,9 @@ impl World {
                     });
                 }
             }
-            ToShard::Relayed(_) | ToShard::Vitals(_) => unreachable!("these are not the writer's"),
+            ToShard::Relayed(_) | ToShard::Vitals(_) | ToShard::Tunnel(_) => {
+                unreachable!("these are not the writer's")
+            }
             ToShard::Stop => {
                 self.processes[process].serving[usize::from(shard.0)] = false;
                 for key in of_shard(&self.processes[process]) {

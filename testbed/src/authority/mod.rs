@@ -1,5 +1,6 @@
 //! A development authority: the join service, the renewal service and the secret broker that gateways pass
-//! calls on to, as `gateway.upstream.v1` says, with a throw-away CA.
+//! calls on to, as `gateway.upstream.v1` says, with a throw-away CA; and for tunnels the api that mints tickets
+//! and publishes its keys, and the IAM service that is asked about callers.
 //!
 //! A real gRPC server over internal mTLS, for tests and the demonstration. It is what a platform would
 //! write itself, small, and lives outside of the gateway's own crates, none of which can sign.
@@ -10,13 +11,16 @@
 
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
-use gateway_proto::upstream::v1::{Caller, FetchSecretCall, JoinCall, RenewCall};
+use gateway_proto::path;
+use gateway_proto::upstream::v1::{
+    Caller, FetchSecretCall, JoinCall, ReauthorizeAnswer, ReauthorizeCall, RenewCall,
+};
 use gateway_proto::v1::{FetchSecretResponse, JoinResponse, RenewResponse};
 use sqlx::{Connection, PgConnection};
 use tokio::net::TcpListener;
@@ -25,6 +29,10 @@ use uuid::Uuid;
 
 use crate::database::register_nodes;
 use crate::pki::{NodeIssuer, Pki, PkiError};
+use crate::tickets::TicketMint;
+
+/// Where the keys of tickets are published.
+pub(crate) const JWKS_PATH: &str = "/.well-known/jwks.json";
 
 const INVALID_ARGUMENT: u32 = 3;
 const NOT_FOUND: u32 = 5;
@@ -72,6 +80,9 @@ pub enum Received {
     Join(JoinCall),
     Renew(RenewCall),
     FetchSecret(FetchSecretCall),
+    Reauthorize(ReauthorizeCall),
+    /// The keys of tickets were fetched.
+    Jwks,
 }
 
 struct Token {
@@ -94,6 +105,11 @@ struct State {
     secrets: Mutex<BTreeMap<String, Vec<SecretVersion>>>,
     life: Mutex<Duration>,
     mood: Mutex<Mood>,
+    mint: Arc<TicketMint>,
+    /// How questions about callers of tunnels are taken.
+    iam_mood: Mutex<Mood>,
+    /// Callers that may have no tunnel any more.
+    forbidden: Mutex<BTreeSet<String>>,
     received: Mutex<Vec<Received>>,
     connection: tokio::sync::Mutex<Option<PgConnection>>,
 }
@@ -140,6 +156,9 @@ impl Authority {
             secrets: Mutex::default(),
             life: Mutex::new(life),
             mood: Mutex::default(),
+            mint: Arc::default(),
+            iam_mood: Mutex::default(),
+            forbidden: Mutex::default(),
             received: Mutex::default(),
             connection: tokio::sync::Mutex::default(),
         });
@@ -179,6 +198,26 @@ impl Authority {
         *locked(&self.state.mood) = mood;
     }
 
+    /// Who signs tickets for tunnels.
+    pub fn mint(&self) -> &Arc<TicketMint> {
+        &self.state.mint
+    }
+
+    /// For `tunnels.jwks_url`.
+    pub fn jwks_url(&self) -> String {
+        format!("{}{JWKS_PATH}", self.url())
+    }
+
+    /// Takes questions about callers of tunnels so, whatever the other calls get.
+    pub fn set_iam_mood(&self, mood: Mood) {
+        *locked(&self.state.iam_mood) = mood;
+    }
+
+    /// Says no from now on when it is asked about this caller.
+    pub fn forbid(&self, subject: &str) {
+        locked(&self.state.forbidden).insert(subject.to_owned());
+    }
+
     /// All calls that came so far.
     pub fn received(&self) -> Vec<Received> {
         locked(&self.state.received).clone()
@@ -186,8 +225,9 @@ impl Authority {
 }
 
 impl State {
-    fn mood(&self) -> Mood {
-        locked(&self.mood).clone()
+    fn mood(&self, path: &str) -> Mood {
+        let mood = if path == path::UPSTREAM_REAUTHORIZE { &self.iam_mood } else { &self.mood };
+        locked(mood).clone()
     }
 
     async fn join(&self, call: JoinCall) -> Result<JoinResponse, Status> {
@@ -246,6 +286,20 @@ impl State {
             version: found.version.clone(),
             expires_at_unix_ms: found.expires_at_unix_ms,
         })
+    }
+
+    fn reauthorize(&self, call: ReauthorizeCall) -> Result<ReauthorizeAnswer, Status> {
+        let is_forbidden = locked(&self.forbidden).contains(&call.subject);
+        locked(&self.received).push(Received::Reauthorize(call));
+        if is_forbidden {
+            return Err(Status::new(PERMISSION_DENIED, "the caller may not"));
+        }
+        Ok(ReauthorizeAnswer {})
+    }
+
+    fn jwks(&self) -> String {
+        locked(&self.received).push(Received::Jwks);
+        self.mint.jwks()
     }
 
     /// Signs and records; with `old`, as what follows the certificate of that serial.
