@@ -158,6 +158,7 @@ fn drawn(
     let all = || lines.iter().flat_map(|(_, points)| points);
     let wide = bounds(all().map(|point| point.0), false).ok_or("no points")?;
     let high = bounds(all().map(|point| point.1), y.scale == Scale::Linear).ok_or("no points")?;
+    let high = roomy(high, y.scale);
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
@@ -196,6 +197,16 @@ fn drawn(
         .draw()?;
     area.present()?;
     Ok(())
+}
+
+/// With room for the names of the lines; what hardly changes must not fill the height.
+fn roomy((least, most): (f64, f64), scale: Scale) -> (f64, f64) {
+    let lacking = match scale {
+        Scale::Linear => 0.0,
+        Scale::Logarithmic | Scale::Quantile => (1.0 - (most - least)).max(0.0) / 2.0,
+    };
+    let (least, most) = (least - lacking, most + lacking);
+    (least, most + 0.2 * (most - least))
 }
 
 /// The least and the greatest, a little apart; from 0 where that is asked for.

@@ -75,7 +75,7 @@ impl FanoutShare {
             let enqueue = median(self.rounds.iter().map(|round| round.enqueue_ms)).unwrap_or_default();
             let done = median(self.rounds.iter().map(|round| round.done_ms)).unwrap_or_default();
             lines.push(row(
-                "the enqueue before, all results after",
+                "enqueue before, results after",
                 &format!("{enqueue:.1} ms, {done:.1} ms (medians)"),
             ));
         }
