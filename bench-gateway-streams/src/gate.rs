@@ -26,7 +26,7 @@ pub(crate) struct GateBounds {
     pub(crate) rss_growth_ratio: Option<f64>,
     /// CPU time of the gateway over the run, 100 for one core.
     pub(crate) cpu_percent: Option<f64>,
-    /// Heartbeats' p99 with hostile peers to that without, of the worst attack.
+    /// Heartbeats' p99 with hostile peers to that with the same peers at another gateway, of the worst attack.
     pub(crate) hostile_p99_ratio: Option<f64>,
     /// What the gateway may hold more for an attack.
     pub(crate) hostile_memory_bytes: Option<u64>,
@@ -152,7 +152,7 @@ impl GateBounds {
         }
         let hostile = report.hostile.as_ref();
         checks.at_most(
-            "heartbeat p99 beside hostile peers to that without",
+            "heartbeat p99 with hostile peers to that with them elsewhere",
             hostile.and_then(HostileShare::worst_p99_ratio),
             self.hostile_p99_ratio,
         );

@@ -32,7 +32,9 @@ use crate::fleet::log_of;
 use crate::progress::say;
 use crate::scenario::chaos::SmallDisk;
 
-use self::building::{gateway_binary, make_nodes_known, names_of, spread_of, start_balancers, start_members};
+use self::building::{
+    gateway_binary, make_nodes_known, names_of, spread_of, start_balancers, start_bystander, start_members,
+};
 use self::settings::gateway_toml;
 
 pub(crate) use self::members::{Member, fixed_address};
@@ -63,6 +65,8 @@ pub(crate) struct WorldPlan {
     pub(crate) authority: bool,
     /// Over how long a gateway that is told to stop spreads its nodes; `None`: the gateway's own.
     pub(crate) drain: Option<Duration>,
+    /// Whether one more gateway runs on the same database, which none of the run's nodes knows.
+    pub(crate) bystander: bool,
     /// What the scenario sets beside that.
     pub(crate) more_toml: &'static str,
 }
@@ -83,6 +87,7 @@ impl WorldPlan {
             lease_ttl: None,
             authority: false,
             drain: None,
+            bystander: false,
             more_toml: "",
         }
     }
@@ -93,6 +98,7 @@ impl WorldPlan {
 pub(crate) struct World {
     balancers: Vec<Balancer>,
     gateway: Gateway,
+    bystander: Option<Member>,
     authority: Option<Authority>,
     cluster: Option<Cluster>,
     pki: Pki,
@@ -149,6 +155,7 @@ impl World {
                 Ok(Self {
                     balancers: Vec::new(),
                     gateway,
+                    bystander: None,
                     authority: None,
                     cluster: None,
                     pki,
@@ -216,11 +223,13 @@ impl World {
         let mut connection = cluster.connect(DATABASE).await?;
         let node_names = names_of("node", plan.sessions);
         make_nodes_known(&mut connection, &pki, &node_names).await?;
+        let bystander = start_bystander(plan, &options).await?;
         let members = Box::pin(start_members(plan, options)).await?;
         let balancers = start_balancers(plan, &members, &dir).await?;
         Ok(Self {
             balancers,
             gateway: Gateway::Own(members),
+            bystander,
             authority,
             cluster: Some(cluster),
             pki,
@@ -310,6 +319,12 @@ impl World {
     /// Whether `gateway verify` can be run.
     pub(crate) fn has_binary(&self) -> bool {
         self.binary.is_some()
+    }
+
+    /// Where the bystander listens.
+    pub(crate) fn bystander_address(&self) -> anyhow::Result<SocketAddr> {
+        let bystander = self.bystander.as_ref();
+        bystander.map(Member::address).context("this needs a gateway of the harness's own, not --attach")
     }
 
     /// Whether nobody else uses the gateway's database.
@@ -441,7 +456,7 @@ impl World {
         let mut violations = Vec::new();
         self.balancers.clear();
         if let Gateway::Own(members) = &mut self.gateway {
-            for member in members {
+            for member in members.iter_mut().chain(&mut self.bystander) {
                 violations.extend(member.terminate().await?);
             }
         }

@@ -5,6 +5,7 @@
 //! refused gets a place in a queue that exists only as times: each bound remembers the last moment
 //! that it promised to someone, and promises the next caller one step later, where a step is the
 //! measured time in which the bound makes room for one. So a herd comes back as a file.
+//! Beside them it bounds the connections of peers without a certificate, who are given no promise.
 //!
 //! 1. No count ever exceeds its bound, not even for an instant.
 //! 2. A refusal changes no count and takes no token.
@@ -34,6 +35,7 @@ pub struct Admission {
     bucket_promises: Promises,
     streams: Room,
     pending_hellos: Room,
+    anonymous: Room,
 }
 
 /// A count with a bound, and how fast it makes room.
@@ -55,6 +57,7 @@ impl Admission {
             bucket_promises: Promises::default(),
             streams: Room::new(limits.streams, guess, now),
             pending_hellos: Room::new(limits.pending_hellos, guess, now),
+            anonymous: Room::new(limits.anonymous_connections, guess, now),
         }
     }
 
@@ -89,6 +92,16 @@ impl Admission {
             let step = self.bucket.step();
             refused(AdmissionBound::OpensPerSecond, self.bucket_promises.promise(free_in, step, random, now))
         })
+    }
+
+    /// A connection of a peer that shows no certificate of a node came. Whether it may stay.
+    pub fn handle_anonymous(&self, now: Moment) -> bool {
+        self.anonymous.enter(now)
+    }
+
+    /// One that might stay has left. Once a connection.
+    pub fn handle_anonymous_left(&self) {
+        self.anonymous.leave_unused();
     }
 
     /// An admitted stream's Hello has its outcome, or will never have one. Once a stream.

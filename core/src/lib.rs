@@ -9,6 +9,7 @@ pub mod admission;
 pub mod certificate;
 pub mod close;
 pub mod command;
+pub mod crowd;
 pub mod drain;
 pub mod duplicate;
 pub mod frame;

@@ -128,6 +128,10 @@ pub struct Limits {
     pub handshakes_at_once: usize,
     pub streams: usize,
     pub pending_hellos: usize,
+    /// Connections that one certificate may have on one shard.
+    pub connections_per_certificate: u32,
+    /// Connections of peers without a certificate of a node, of the gateway.
+    pub anonymous_connections: usize,
     pub opens_per_second: u32,
     pub opens_burst: u32,
     pub batch_entries: usize,
@@ -172,6 +176,8 @@ impl Default for Limits {
             handshakes_at_once: 16,
             streams: 10_000,
             pending_hellos: 1_000,
+            connections_per_certificate: 32,
+            anonymous_connections: 1_024,
             opens_per_second: 200,
             opens_burst: 200,
             batch_entries: MAX_BATCH_ENTRIES,

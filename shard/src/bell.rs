@@ -8,7 +8,7 @@
 //! 2. A turn reads at most `READ_BYTES_PER_TURN`: no peer, however fast, keeps a shard to itself.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
 use atomic_waker::AtomicWaker;
@@ -38,7 +38,7 @@ pub(crate) struct Bell {
     wish: AtomicU8,
     read_bytes_left: AtomicUsize,
     over_budget: AtomicBool,
-    data_sent: AtomicBool,
+    data_frames_sent: AtomicU32,
 }
 
 impl Wake for Bell {
@@ -106,14 +106,14 @@ impl Bell {
         self.over_budget.load(Ordering::Relaxed)
     }
 
-    /// Data was given to HTTP/2 for the peer.
+    /// A DATA frame was given to HTTP/2 for the peer.
     pub(crate) fn mark_data_sent(&self) {
-        self.data_sent.store(true, Ordering::Relaxed);
+        self.data_frames_sent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether data was sent since this was last asked.
-    pub(crate) fn take_data_sent(&self) -> bool {
-        self.data_sent.swap(false, Ordering::Relaxed)
+    /// How many were since this was last asked.
+    pub(crate) fn take_data_sent(&self) -> u32 {
+        self.data_frames_sent.swap(0, Ordering::Relaxed)
     }
 
     /// Asks something of the connection and wakes it. A stronger wish stays.

@@ -26,6 +26,7 @@ use crate::bell::{Bell, Wish};
 use crate::executor::Tcp;
 use crate::paced::Paced;
 use crate::panics;
+use crate::place::Place;
 use crate::shard::{ConnectionLease, Shard};
 use crate::stream::{self, Afterwards, Peer, Stream};
 use crate::timers::Deadline;
@@ -35,7 +36,7 @@ pub(crate) type Http2 = h2::server::Connection<Paced<TlsStream<Tcp>>, Bytes>;
 /// How often a turn goes on because something rang.
 const ROUNDS_PER_TURN: usize = 4;
 /// Requests taken before the streams have their turn.
-const REQUESTS_PER_ROUND: usize = 32;
+const REQUESTS_PER_ROUND: usize = 8;
 /// What a peer may take to let a leaving connection end well.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -85,24 +86,38 @@ pub(crate) struct Connection {
     leaving_until: Option<Moment>,
     renounced: Renounced,
     deadline: Deadline,
+    _place: Option<Place>,
     // Last: the shard counts the connection until all above is gone.
     _lease: ConnectionLease,
 }
 
 impl Connection {
-    pub(crate) fn new(shard: &Rc<Shard>, lease: ConnectionLease, http2: Http2, peer: Peer) -> Box<Self> {
+    /// Without a place it is only told that its peer has too many.
+    pub(crate) fn new(
+        shard: &Rc<Shard>,
+        lease: ConnectionLease,
+        place: Option<Place>,
+        mut http2: Http2,
+        peer: Peer,
+    ) -> Box<Self> {
         let bell = Arc::clone(lease.bell());
+        let (mut leaving_until, mut renounced) = (None, Renounced::No);
+        if place.is_none() {
+            http2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+            (leaving_until, renounced) = (Some(shard.clock.now() + LEAVE_TIMEOUT), Renounced::Yes);
+        }
         Box::new(Self {
             waker: Waker::from(Arc::clone(&bell)),
             http2,
             peer,
             streams: Vec::new(),
             streamless_since: Some(shard.clock.now()),
-            leaving_until: None,
-            renounced: Renounced::No,
+            leaving_until,
+            renounced,
             deadline: shard.timers.deadline(Arc::clone(&bell)),
             bell,
             shard: Rc::clone(shard),
+            _place: place,
             _lease: lease,
         })
     }
@@ -165,7 +180,8 @@ impl Connection {
                 }
             }
         }
-        self.bell.ring();
+        // More in another turn, after a look at the sockets of the others.
+        self.bell.mark_over_budget();
         Poll::Pending
     }
 

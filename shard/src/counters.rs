@@ -56,6 +56,8 @@ pub struct ShardCounters {
     /// Of those, for a certificate that is revoked; for one out of its time.
     pub handshakes_revoked: Counter,
     pub handshakes_expired: Counter,
+    /// Connections closed since their certificate, or who has none, had as many as they may.
+    pub refused_connections: Counter,
     /// Accepts that failed: too many open files, mostly.
     pub accept_errors: Counter,
     /// Frames of sessions and their bytes, prefix included.

@@ -56,7 +56,7 @@ impl Default for Meter {
 impl Meter {
     /// Takes plaintext; false once it is a flood.
     pub fn take(&mut self, bytes: &[u8]) -> bool {
-        let outcome = self.0.handle_bytes(bytes, Moment::default);
+        let outcome = self.0.handle_bytes(bytes, Moment::default).map(drop);
         !matches!(outcome, Err(Flood))
     }
 }

@@ -173,6 +173,10 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         let shard = on(&shard);
         async move { shard.breather.run().await }
     });
+    let turnstile = shard.queues.spawn_helper({
+        let shard = on(&shard);
+        async move { shard.turnstile.run().await }
+    });
     let dozer = shard.queues.spawn_dozer({
         let rest = Rc::clone(&shard.rest);
         async move { rest.run().await }
@@ -196,7 +200,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         }
     };
     acceptor.0.await;
-    for helper in [timers, pump, breather, dozer, renewals] {
+    for helper in [timers, pump, breather, turnstile, dozer, renewals] {
         helper.0.cancel().await;
     }
     // Last, and not awaited: without it an await may not end.

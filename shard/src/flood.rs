@@ -6,15 +6,19 @@
 //! lists, empty and tiny DATA) is left to it.
 //!
 //! 1. A stock client stays far below: its keep-alive PINGs are seconds apart, and its bandwidth probes
-//!    and window updates answer data of ours, which fills the bucket again.
+//!    and window updates answer data of ours, each of whose frames allows some.
 //! 2. An empty bucket ends the connection, and only that.
 
 use gateway_core::time::Moment;
 
 /// Control frames in a row, and those allowed a second beyond.
-const CONTROL: Rate = Rate { burst: 1000, per_second: 100 };
+const CONTROL: Rate = Rate { burst: 1000, per_second: 100, work: 512 };
 /// Requests in a row, and those allowed a second beyond.
-const REQUESTS: Rate = Rate { burst: 200, per_second: 50 };
+const REQUESTS: Rate = Rate { burst: 200, per_second: 50, work: 4 << 10 };
+/// What a peer may say to one DATA frame of ours: it updates two windows, and may probe.
+const CONTROL_FOR_DATA: u32 = 8;
+/// As `Rate::work` has it, of a DATA frame.
+const DATA_WORK: usize = 64;
 
 const PREFACE_BYTES: usize = 24;
 const HEADER_BYTES: usize = 9;
@@ -25,6 +29,8 @@ const HEADERS: u8 = 1;
 struct Rate {
     burst: u32,
     per_second: u32,
+    /// What one costs beside its bytes, in bytes of data that cost as much.
+    work: usize,
 }
 
 #[derive(Debug)]
@@ -61,8 +67,14 @@ impl FrameMeter {
         }
     }
 
-    /// Takes the next plaintext. The clock is read only where a bucket is empty.
-    pub(crate) fn handle_bytes(&mut self, mut bytes: &[u8], now: impl Fn() -> Moment) -> Result<(), Flood> {
+    /// Takes the next plaintext; what its frames cost beside their bytes, in bytes. The clock is read only where
+    /// a bucket is empty.
+    pub(crate) fn handle_bytes(
+        &mut self,
+        mut bytes: &[u8],
+        now: impl Fn() -> Moment,
+    ) -> Result<usize, Flood> {
+        let mut work = 0;
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
@@ -75,20 +87,21 @@ impl FrameMeter {
                 self.header_bytes = 0;
                 let [a, b, c, kind, ..] = self.header;
                 self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                self.count(kind, &now)?;
+                work += self.count(kind, &now)?;
             }
         }
-        Ok(())
+        Ok(work)
     }
 
-    /// Data was sent to the peer, which may answer it with probes and window updates.
-    pub(crate) fn handle_data_sent(&mut self) {
-        self.control.left = self.control.rate.burst;
+    /// So many DATA frames were sent to the peer, which may answer them with probes and window updates.
+    pub(crate) fn handle_data_sent(&mut self, frames: u32) {
+        let allowed = frames.saturating_mul(CONTROL_FOR_DATA);
+        self.control.left = self.control.left.saturating_add(allowed).min(self.control.rate.burst);
     }
 
-    fn count(&mut self, kind: u8, now: &impl Fn() -> Moment) -> Result<(), Flood> {
+    fn count(&mut self, kind: u8, now: &impl Fn() -> Moment) -> Result<usize, Flood> {
         match kind {
-            DATA => Ok(()),
+            DATA => Ok(DATA_WORK),
             HEADERS => self.requests.take(now),
             _ => self.control.take(now),
         }
@@ -96,7 +109,7 @@ impl FrameMeter {
 }
 
 impl Bucket {
-    fn take(&mut self, now: impl Fn() -> Moment) -> Result<(), Flood> {
+    fn take(&mut self, now: impl Fn() -> Moment) -> Result<usize, Flood> {
         if self.left == 0 {
             let now = now();
             let due = now.since(self.filled_at).as_millis() * u128::from(self.rate.per_second) / 1000;
@@ -104,7 +117,7 @@ impl Bucket {
             self.filled_at = now;
         }
         self.left = self.left.checked_sub(1).ok_or(Flood)?;
-        Ok(())
+        Ok(self.rate.work)
     }
 }
 
@@ -144,9 +157,27 @@ mod tests {
     fn probes_that_answer_our_data_are_no_flood() {
         let mut meter = meter();
         for _ in 0..10 * CONTROL.burst {
-            meter.handle_data_sent();
+            meter.handle_data_sent(1);
             meter.handle_bytes(&frame(6, 8), Moment::default).expect("answers data");
         }
+    }
+
+    #[test]
+    fn who_asks_for_an_answer_now_and_then_may_not_flood_between() {
+        let mut meter = meter();
+        let floods = (0..10).any(|_| {
+            meter.handle_data_sent(1);
+            (0..CONTROL.burst / 2).any(|_| meter.handle_bytes(&frame(6, 8), Moment::default) == Err(Flood))
+        });
+        assert!(floods);
+    }
+
+    #[test]
+    fn a_frame_that_makes_work_costs_more_than_its_bytes() {
+        let mut meter = meter();
+        let mut work = |kind| meter.handle_bytes(&frame(kind, 0), Moment::default).expect("within the burst");
+        let (request, ping, data) = (work(HEADERS), work(6), work(DATA));
+        assert!(request > ping && ping > data && data > HEADER_BYTES);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::connection::{Connection, Http2};
 use crate::executor::{self, Tcp, TcpSocket};
 use crate::paced::Paced;
 use crate::panics;
+use crate::place::Place;
 use crate::shard::{ConnectionLease, Shard};
 use crate::stream::Peer;
 
@@ -33,7 +34,8 @@ pub(crate) async fn run(shard: Rc<Shard>, tcp: TcpSocket, slot: HandshakeSlot, l
     match contain(work).await {
         Ok(Some((http2, peer))) => {
             shard.counters.handshakes_ok.one_more();
-            let connection = Connection::new(&shard, lease, http2, peer);
+            let place = Place::take(&shard, &peer);
+            let connection = Connection::new(&shard, lease, place, http2, peer);
             shard.queues.spawn_session(serve(Rc::clone(&shard), connection));
         }
         Ok(None) => shard.counters.handshakes_failed.one_more(),
@@ -70,7 +72,8 @@ async fn secure_and_greet(
     due_at: Moment,
 ) -> Option<(Http2, Peer)> {
     let tls = {
-        let stage = bounded(shard, lease, due_at, secure(shard, tcp));
+        let mut passage = shard.turnstile.passage(lease.bell());
+        let stage = bounded(shard, lease, due_at, move || passage.may_step(), secure(shard, tcp));
         let mut stage = pin!(stage);
         let mut patience = pin!(executor::sleep(SLOT_PATIENCE));
         let mut patient = true;
@@ -87,7 +90,7 @@ async fn secure_and_greet(
     let peer = identify(shard, &tls);
     let paced = Paced::new(tls, lease.bell().clone(), shard.clock, shard.counters.clone());
     let greeting = async { shard.http2.handshake(paced).await.map_err(|error| error.to_string()) };
-    bounded(shard, lease, due_at, greeting).await.map(|http2| (http2, peer))
+    bounded(shard, lease, due_at, || true, greeting).await.map(|http2| (http2, peer))
 }
 
 async fn secure(shard: &Rc<Shard>, tcp: TcpSocket) -> Result<TlsStream<Tcp>, String> {
@@ -117,11 +120,13 @@ fn count_bad_certificate(shard: &Shard, error: &std::io::Error) {
     }
 }
 
-/// The outcome of `work`, unless it fails, time is up, or the connection is asked to go.
+/// The outcome of `work`, which goes on whenever it `may`, unless it fails, time is up, or the connection is
+/// asked to go.
 async fn bounded<T>(
     shard: &Rc<Shard>,
     lease: &ConnectionLease,
     due_at: Moment,
+    mut may: impl FnMut() -> bool,
     work: impl Future<Output = Result<T, String>>,
 ) -> Option<T> {
     let mut work = pin!(work);
@@ -133,8 +138,10 @@ async fn bounded<T>(
             Poll::Ready(Err("the shard stops".to_owned()))
         } else if time_is_up.as_mut().poll(context).is_ready() {
             Poll::Ready(Err("it took too long".to_owned()))
-        } else {
+        } else if may() {
             work.as_mut().poll(context)
+        } else {
+            Poll::Pending
         };
         bell.end_turn();
         if outcome.is_pending() && bell.is_over_budget() {

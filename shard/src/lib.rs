@@ -37,6 +37,7 @@ mod outbound;
 mod outbox;
 mod paced;
 mod panics;
+mod place;
 mod preflight;
 mod receive;
 mod receive_budget;
@@ -51,6 +52,7 @@ mod stopping;
 mod stream;
 mod timers;
 pub mod tls;
+mod turnstile;
 mod verifier;
 mod wire;
 

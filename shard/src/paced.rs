@@ -3,7 +3,8 @@
 //! HTTP/2 reads until nothing is there, so a peer that never stops sending would keep the thread.
 //! Here a turn's share is read and no more, and what goes by is metered.
 //!
-//! 1. At most `READ_BYTES_PER_TURN` a turn; then the task is asked for another turn.
+//! 1. At most `READ_BYTES_PER_TURN` a turn, where frames that make work cost more than their bytes; then the task
+//!    is asked for another turn. What is over it is less than `CHUNK_BYTES` of such frames.
 //! 2. A flood is an I/O error: it ends this connection.
 
 use std::io;
@@ -11,12 +12,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::bell::Bell;
 use crate::counters::ShardCounters;
 use crate::executor::Clock;
 use crate::flood::FrameMeter;
+
+/// HTTP/2 works off whatever a read gives it, so what it is given at once is little.
+const CHUNK_BYTES: usize = 2 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Paced<T> {
@@ -33,19 +37,18 @@ impl<T> Paced<T> {
     }
 
     fn meter(&mut self, read: &[u8]) -> io::Result<()> {
-        self.bell.spend(read.len());
-        if self.bell.take_data_sent() {
-            self.meter.handle_data_sent();
-        }
+        self.meter.handle_data_sent(self.bell.take_data_sent());
         let clock = self.clock;
-        self.meter.handle_bytes(read, || clock.now()).map_err(|_| {
+        let work = self.meter.handle_bytes(read, || clock.now()).map_err(|_| {
             self.counters.floods.one_more();
             io::Error::new(io::ErrorKind::ConnectionAborted, "the peer floods the connection with frames")
-        })
+        })?;
+        self.bell.spend(read.len() + work);
+        Ok(())
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
+impl<T: AsyncBufRead + Unpin> AsyncRead for Paced<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -57,7 +60,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        std::task::ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
+        let there = std::task::ready!(Pin::new(&mut this.io).poll_fill_buf(context))?;
+        let chunk = &there[..there.len().min(CHUNK_BYTES).min(buffer.remaining())];
+        buffer.put_slice(chunk);
+        let taken = chunk.len();
+        Pin::new(&mut this.io).consume(taken);
         Poll::Ready(this.meter(&buffer.filled()[before..]))
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use gateway_core::admission::Admission;
 use gateway_core::close::CloseReason;
+use gateway_core::crowd::Crowd;
 use gateway_core::drain::DrainOrder;
 use gateway_core::ids::{SessionKey, ShardId};
 use gateway_core::limits::Limits;
@@ -38,6 +39,7 @@ use crate::rest::Rest;
 use crate::sleeper::Sleeper;
 use crate::timers::Timers;
 use crate::tls::TlsMaterial;
+use crate::turnstile::Turnstile;
 
 /// What a shard does about new streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub(crate) struct Shard {
     pub(crate) timers: Rc<Timers>,
     pub(crate) receive_budget: Rc<ReceiveBudget>,
     pub(crate) handshakes: Rc<HandshakeSlots>,
+    pub(crate) turnstile: Turnstile,
+    pub(crate) crowd: RefCell<Crowd>,
     pub(crate) queues: Queues,
     pub(crate) stage: Cell<Stage>,
     pub(crate) breather: Breather,
@@ -139,6 +143,8 @@ impl Shard {
             timers: Rc::default(),
             receive_budget: ReceiveBudget::new(limits.receive_bytes_per_shard),
             handshakes: HandshakeSlots::new(limits.handshakes_at_once),
+            turnstile: Turnstile::default(),
+            crowd: RefCell::new(Crowd::new(limits.connections_per_certificate)),
             queues: parts.queues,
             stage: Cell::new(Stage::Closed),
             breather: Breather::default(),

@@ -21,6 +21,22 @@ const SESSIONS_A_BALANCER: usize = 9_000;
 /// An address has some 28,000 ports to dial from, and one that was used rests for a while.
 const SESSIONS_AN_ADDRESS: usize = 10_000;
 
+pub(super) async fn start_bystander(
+    plan: &WorldPlan,
+    base: &GatewayOptions,
+) -> anyhow::Result<Option<Member>> {
+    if !plan.bystander {
+        return Ok(None);
+    }
+    let mut options = base.clone();
+    let control = fixed_address()?;
+    options.id = "bystander".to_owned();
+    options.dir = base.dir.join(&options.id);
+    options.listen = "127.0.0.1:0".to_owned();
+    options.extra = merged(&base.extra, &format!("[control]\nlisten = \"{control}\"\n"))?;
+    Member::start(options, control).await.map(Some)
+}
+
 // One gateway takes any port; several keep the ports that the balancers know.
 pub(super) async fn start_members(plan: &WorldPlan, base: GatewayOptions) -> anyhow::Result<Vec<Member>> {
     let mut members = Vec::with_capacity(plan.gateways);

@@ -9,14 +9,13 @@
 //! 3. A Hello whose outcome is unknown goes again while its session lives. It may have bumped the
 //!    session epoch the first time; the second bump is harmless, because nobody was told the first
 //!    epoch, and whatever it fenced is fenced by the second too.
-//! 4. What is stored or announced between a Hello's snapshot and its outcome is applied on top.
+//! 4. What is stored between a Hello's snapshot and its outcome is applied on top.
 
 use std::collections::BTreeMap;
 
 use super::batch::{Entry, GroupQueue, Setback, Ticket};
 use super::settlement::{Overlap, Settlement};
-use crate::frame::CreditChange;
-use crate::ids::{Credits, LaneName, NodeId, SessionKey};
+use crate::ids::{NodeId, SessionKey};
 use crate::limits::Limits;
 use crate::mail::Weigh;
 use crate::seam::HelloRequest;
@@ -68,7 +67,6 @@ pub(super) struct Answered {
     pub(super) overlap: Overlap,
     /// Whether something was enqueued for the node while the Hello was in flight.
     pub(super) poked: bool,
-    pub(super) credits: BTreeMap<LaneName, Credits>,
 }
 
 /// What happened to a node while its Hello was in flight.
@@ -84,17 +82,11 @@ pub(super) struct Hellos {
     places: BTreeMap<SessionKey, Place>,
     /// Of the nodes in flight.
     meanwhile: BTreeMap<NodeId, Meanwhile>,
-    credits: BTreeMap<SessionKey, BTreeMap<LaneName, Credits>>,
 }
 
 impl Hellos {
     pub(super) fn new() -> Self {
-        Self {
-            queue: GroupQueue::new(),
-            places: BTreeMap::new(),
-            meanwhile: BTreeMap::new(),
-            credits: BTreeMap::new(),
-        }
+        Self { queue: GroupQueue::new(), places: BTreeMap::new(), meanwhile: BTreeMap::new() }
     }
 
     pub(super) fn push(&mut self, request: HelloRequest) {
@@ -110,7 +102,6 @@ impl Hellos {
             Some(Place::Waiting(ticket)) => self.queue.withdraw(*ticket),
             Some(Place::Taken | Place::Gone) => self.queue.drop_from_again(|entry| entry.key == key).pop(),
         };
-        self.credits.remove(&key);
         match dropped {
             Some(request) => {
                 self.places.remove(&key);
@@ -119,16 +110,6 @@ impl Hellos {
             None => {
                 self.places.insert(key, Place::Gone);
                 HelloClosed::Awaited
-            }
-        }
-    }
-
-    /// A change of a lane's capacity, announced by a session whose Hello is on its way.
-    pub(super) fn handle_credit(&mut self, key: SessionKey, change: CreditChange, lanes_per_node: usize) {
-        if matches!(self.places.get(&key), Some(Place::Waiting(_) | Place::Taken)) {
-            let credits = self.credits.entry(key).or_default();
-            if credits.len() < lanes_per_node || credits.contains_key(&change.lane) {
-                credits.insert(change.lane, change.capacity);
             }
         }
     }
@@ -198,7 +179,6 @@ impl Hellos {
     fn forget(&mut self, requests: Vec<HelloRequest>) -> usize {
         for request in &requests {
             self.places.remove(&request.key);
-            self.credits.remove(&request.key);
         }
         requests.iter().map(Weigh::weight_bytes).sum()
     }
@@ -206,8 +186,7 @@ impl Hellos {
     fn answer(&mut self, request: HelloRequest, forsaken: bool) -> Answered {
         let gone = self.places.remove(&request.key) == Some(Place::Gone);
         let Meanwhile { overlap, poked } = self.meanwhile.remove(&request.identity.node).unwrap_or_default();
-        let credits = self.credits.remove(&request.key).unwrap_or_default();
-        Answered { request, wanted: !gone && !forsaken, overlap, poked, credits }
+        Answered { request, wanted: !gone && !forsaken, overlap, poked }
     }
 
     pub(super) fn queue(&self) -> &GroupQueue<HelloRequest> {

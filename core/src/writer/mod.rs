@@ -364,10 +364,7 @@ impl Writer {
     }
 
     fn take_credit(&mut self, key: SessionKey, change: CreditChange) {
-        let Some(session) = self.directory.get(key) else {
-            self.hellos.handle_credit(key, change, self.config.limits.lanes_per_node);
-            return;
-        };
+        let Some(session) = self.directory.get(key) else { return };
         // A lane that the Hello did not declare has no commands, whatever its credit.
         if let Some(lane) = self.ledger.find(&session.lanes, &change.lane) {
             self.ledger.set_capacity(lane, change.capacity);

@@ -115,7 +115,7 @@ impl Writer {
     }
 
     fn grant(&mut self, hello: Answered, grant: HelloGrant, now: Moment) {
-        let Answered { request, overlap, poked, credits, .. } = hello;
+        let Answered { request, overlap, poked, .. } = hello;
         let (key, node) = (request.key, request.identity.node);
         let mut lanes = Vec::with_capacity(request.hello.lanes.len());
         let read_ahead = self.config.limits.read_ahead_bytes(request.hello.lanes.len());
@@ -123,9 +123,9 @@ impl Writer {
             if self.ledger.find(&lanes, &announced.lane).is_some() {
                 continue;
             }
-            let capacity = credits.get(&announced.lane).copied().unwrap_or(announced.capacity);
             let cursor = grant.cursors.get(slot).copied().unwrap_or(LaneSeq(0));
-            let lane = self.ledger.open((key, &node, grant.epoch), announced.lane, capacity, cursor);
+            let lane =
+                self.ledger.open((key, &node, grant.epoch), announced.lane, announced.capacity, cursor);
             self.ledger.set_read_ahead(lane, read_ahead);
             lanes.push(lane);
         }

@@ -367,18 +367,6 @@ fn a_hello_that_can_not_be_stored_closes_its_session_alone() {
     assert!(desk.bytes_are_balanced());
 }
 
-#[test]
-fn credit_that_was_announced_before_the_grant_is_not_lost() {
-    let mut desk = Desk::serving();
-    desk.post(ToWriter::Hello(Box::new(hello("a", 1, &[("main", 1)]))));
-    let change = |capacity| CreditChange { lane: lane("main"), capacity: Credits(capacity) };
-    desk.post(ToWriter::Credit { key: key(1), node: node("a"), change: change(3) });
-    assert!(matches!(desk.job(), Some(Job::Hellos { .. })));
-    desk.post(ToWriter::Credit { key: key(1), node: node("a"), change: change(7) });
-    desk.outcome(granted(&[HelloGrant { has_pending: true, ..grant(1) }]));
-    assert_eq!(free(&desk.pass()), [7]);
-}
-
 // -- the fence -----------------------------------------------------------------------------------
 
 #[test]

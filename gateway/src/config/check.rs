@@ -117,6 +117,8 @@ fn check_numbers(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
         ("admission.opens_burst", config.admission.opens_burst == 0),
         ("admission.max_streams", config.admission.max_streams == 0),
         ("admission.max_pending_hellos", config.admission.max_pending_hellos == 0),
+        ("admission.connections_per_certificate", config.admission.connections_per_certificate == 0),
+        ("admission.anonymous_connections", config.admission.anonymous_connections == 0),
         ("admission.handshakes_at_once", config.admission.handshakes_at_once == 0),
         ("sessions.events_per_batch", sessions.events_per_batch == 0),
         ("sessions.lanes_per_node", sessions.lanes_per_node == 0),

@@ -115,6 +115,8 @@ impl Config {
             handshakes_at_once: admission.handshakes_at_once,
             streams: admission.max_streams,
             pending_hellos: admission.max_pending_hellos,
+            connections_per_certificate: admission.connections_per_certificate,
+            anonymous_connections: admission.anonymous_connections,
             opens_per_second: admission.opens_per_second,
             opens_burst: admission.opens_burst,
             batch_entries: self.group_commit.batch_entries,

@@ -251,6 +251,8 @@ pub struct AdmissionSection {
     pub opens_burst: u32,
     pub max_streams: usize,
     pub max_pending_hellos: usize,
+    pub connections_per_certificate: u32,
+    pub anonymous_connections: usize,
     pub handshakes_at_once: usize,
 }
 
@@ -262,6 +264,8 @@ impl Default for AdmissionSection {
             opens_burst: limits.opens_burst,
             max_streams: limits.streams,
             max_pending_hellos: limits.pending_hellos,
+            connections_per_certificate: limits.connections_per_certificate,
+            anonymous_connections: limits.anonymous_connections,
             handshakes_at_once: limits.handshakes_at_once,
         }
     }

@@ -26,7 +26,9 @@ const PORT_PROBE_EVERY: Duration = Duration::from_millis(5);
 pub(super) fn prepare(config: &Config, shards: usize) -> Result<(), GatewayError> {
     preflight().map_err(|error| GatewayError::Machine(error.to_string()))?;
     let streams = config.admission.max_streams;
-    let needed = streams + shards * (FDS_PER_SHARD + config.admission.handshakes_at_once) + FDS_BESIDE_SHARDS;
+    let connections = streams + config.admission.anonymous_connections;
+    let of_a_shard = FDS_PER_SHARD + config.admission.handshakes_at_once;
+    let needed = connections + shards * of_a_shard + FDS_BESIDE_SHARDS;
     raise_open_files(needed, streams)
 }
 

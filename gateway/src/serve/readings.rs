@@ -45,9 +45,12 @@ const SHARD_GAUGES: [ShardReading; 2] = [
     ("sessions", "Open streams of sessions, from admission to the end", |shard| shard.sessions.get()),
 ];
 
-const SHARD_COUNTERS: [ShardReading; 19] = [
+const SHARD_COUNTERS: [ShardReading; 20] = [
     ("opens", "Sessions admitted", |shard| shard.opens.get()),
     ("handshakes", "TLS handshakes that succeeded", |shard| shard.handshakes_ok.get()),
+    ("refused_connections", "Connections closed since their peer had as many as it may", |shard| {
+        shard.refused_connections.get()
+    }),
     ("handshakes_failed", "TLS handshakes that failed", |shard| shard.handshakes_failed.get()),
     ("handshakes_revoked", "TLS handshakes that failed for a revoked certificate", |shard| {
         shard.handshakes_revoked.get()

@@ -5,14 +5,17 @@
 
 use std::time::Duration;
 
-use gateway_testbed::node::{End, Target};
+use gateway_proto::health::HealthCheckRequest;
+use gateway_proto::{framing, path};
+use gateway_testbed::node::{Arrival, End, Target};
 use gateway_testbed::raw::RawCall;
+use http::HeaderMap;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::stage::{OK, Stage, end_of, ends, hello, opened, still_stands, welcomed};
-use crate::support::{RESOURCE_EXHAUSTED, SOON, measured, within};
+use crate::support::{RESOURCE_EXHAUSTED, SOON, asked_until, measured, within};
 use gateway_proto::v1::{gateway_frame, node_frame::Frame};
 
 const TOO_FAST: &str = "too many sessions are being opened; retry after the given delay";
@@ -195,5 +198,47 @@ async fn a_herd_of_three_hundred_all_get_in() {
             within(SOON, "the herd says Goodbye", leaving.join_all()).await;
         })
         .await;
+    stage.close().await;
+}
+
+/// A connection that stands as long as its peer likes: it watches the health.
+async fn watching(target: &Target) -> Result<RawCall, End> {
+    let mut call = RawCall::open(target, path::HEALTH_WATCH, HeaderMap::new()).await?;
+    call.send_bytes(framing::encode(&HealthCheckRequest::default()));
+    match call.next(SOON).await.expect("an answer to a watch") {
+        Arrival::Message(_) => Ok(call),
+        Arrival::Ended(end) => Err(end),
+    }
+}
+
+/// Of `bound` connections all stand, one more is told that it is too much, and gets in when one has left.
+async fn full_at(stage: &Stage, bound: usize, target: &Target) {
+    let mut standing = Vec::new();
+    for _ in 0..bound {
+        standing.push(watching(target).await.expect("within the bound"));
+    }
+    let refused = stage.counter("refused_connections").await;
+    let end = watching(target).await.expect_err("one over the bound");
+    assert!(end.message.contains("detected excessive load generating behavior"), "{end:?}");
+    stage.counted("refused_connections", refused + 1).await;
+    drop(standing.pop());
+    standing.push(asked_until(SOON, "who left makes room", async || watching(target).await.ok()).await);
+    // Those that stood before were not touched by it.
+    for call in &mut standing {
+        assert!(call.next(Duration::from_millis(50)).await.is_none());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_peer_takes_the_connections_of_the_others() {
+    let bounds = "[admission]\nconnections_per_certificate = 3\nanonymous_connections = 2";
+    let stage = Stage::open("connections", bounds).await;
+    let (greedy, other) = (stage.peer("greedy").await, stage.peer("other").await);
+    let nobody = Target::new(stage.gateway.address(), stage.world.pki.client_config(None).unwrap());
+    stage.story("a certificate has all its connections", full_at(&stage, 3, &greedy)).await;
+    stage.story("peers without a certificate have all of theirs", full_at(&stage, 2, &nobody)).await;
+    let mut call = stage.story("another node dials", knock(&other)).await.unwrap();
+    still_stands(&mut call, 1).await;
+    drop(call);
     stage.close().await;
 }

@@ -31,17 +31,20 @@ pub(super) async fn measure(gateway: &GatewayArguments, stretch: Duration) -> an
         plan.opens_per_second = opens_per_second;
         let world = Box::pin(World::build(plan)).await?;
         let peers = Peers::new(&world, "caller").await?;
-        let shakes = counted(&world, peers.start(None, Some(Calls::Handshakes))?, stretch).await?;
+        let shakes =
+            counted(&world, peers.start(world.address(), None, Some(Calls::Handshakes))?, stretch).await?;
         let accepted = shakes.per_cpu_second("served");
         if opens_per_second.is_none() {
             share.accepted_handshakes_per_core_s = accepted;
             let wrong = world.pki().wrong("stranger", WrongCertificate::OtherAuthority)?;
             let (certificate, key) = wrong.write(world.dir(), "stranger")?;
             let strangers = Peers { certificate, key, ..Peers::new(&world, "other").await? };
-            let refused = counted(&world, strangers.start(None, Some(Calls::Handshakes))?, stretch).await?;
+            let refused =
+                counted(&world, strangers.start(world.address(), None, Some(Calls::Handshakes))?, stretch)
+                    .await?;
             share.refused_handshakes_per_core_s = refused.per_cpu_second("TLS alert");
         }
-        let opens = counted(&world, peers.start(None, Some(Calls::Opens))?, stretch).await?;
+        let opens = counted(&world, peers.start(world.address(), None, Some(Calls::Opens))?, stretch).await?;
         let shaking = opens.tally.handshakes as f64 / accepted.max(1.0);
         let opens = Counted { cpu_s: (opens.cpu_s - shaking).max(0.01), ..opens };
         match opens_per_second {

@@ -1,17 +1,21 @@
 //! `hostile`: what peers that break every rule cost those that keep them, on the same shard.
 //!
-//! For each attack, stretches in which the peers are there and stretches in which they are not follow each
-//! other in one run; heartbeats of the healthy sessions are timed in both. The peers are a process of their
-//! own (`peer`), what they do is in `attacks`, what a refusal costs in `admission`.
+//! For each attack, three kinds of stretches follow each other in one run: without peers, with peers that are at
+//! a bystander, and with peers that are at the gateway. Heartbeats of the healthy sessions are timed in all.
+//! The bystander is another gateway on the same machine: what its peers cost is what the machine takes for them
+//! (they and the gateways share its cores), and what is beyond that, the gateway has let through. The peers
+//! are a process of their own (`peer`), what they do is in `attacks`, what a refusal costs in `admission`.
 //!
 //! 1. A gateway runs with one shard, so that all meet there, and without its doze, which would hide how fast
 //!    it is. Its time-outs are 2 s, so that a stretch sees how peers end who wait for them.
 //! 2. What was disturbed is compared with what was not in the same minute, never with another run.
+//! 3. Where the bystander's peers cost less than none, it is noise, and none is what is compared with.
 
 mod admission;
 mod attacks;
 mod peer;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -58,6 +62,7 @@ pub(crate) async fn run(arguments: Box<HostileArguments>) -> anyhow::Result<bool
     let load = &plan.load;
     let mut world_plan = WorldPlan::new(load.sessions, load.heartbeat, gateway);
     world_plan.more_toml = SETTINGS;
+    world_plan.bystander = true;
     let world = Box::pin(World::build(world_plan)).await?;
     let peers = Peers::new(&world, "hostile").await?;
     let work = AtWork::begin(load, &world).await?;
@@ -79,7 +84,7 @@ async fn measure(
     peers: &Peers,
     counts: &Arc<FleetCounts>,
 ) -> anyhow::Result<HostileRow> {
-    let (mut quiet, mut disturbed) = (Latencies::new(), Latencies::new());
+    let (mut quiet, mut beside, mut disturbed) = (Latencies::new(), Latencies::new(), Latencies::new());
     let mut row = HostileRow { attack: attack.name(), ..HostileRow::default() };
     let mut tally = Tally::default();
     let before = rss(world)?;
@@ -87,7 +92,13 @@ async fn measure(
         counts.restart_heartbeats();
         tokio::time::sleep(plan.stretch).await;
         quiet.add(&counts.heartbeats());
-        let mut running = peers.start(Some(attack), None)?;
+        let mut elsewhere = peers.start(world.bystander_address()?, Some(attack), None)?;
+        counts.restart_heartbeats();
+        tokio::time::sleep(plan.stretch).await;
+        beside.add(&counts.heartbeats());
+        elsewhere.stop().await?;
+        tokio::time::sleep(REST).await;
+        let mut running = peers.start(world.address(), Some(attack), None)?;
         counts.restart_heartbeats();
         let began = Instant::now();
         while began.elapsed() < plan.stretch {
@@ -107,6 +118,7 @@ async fn measure(
         _ => shown.collect::<Vec<_>>().join(", "),
     };
     row.quiet_ms = quiet.percentiles();
+    row.beside_ms = beside.percentiles();
     row.disturbed_ms = disturbed.percentiles();
     Ok(row)
 }
@@ -118,7 +130,6 @@ fn rss(world: &World) -> anyhow::Result<u64> {
 /// How peers are started.
 #[derive(Debug)]
 struct Peers {
-    address: std::net::SocketAddr,
     server_ca: PathBuf,
     certificate: PathBuf,
     key: PathBuf,
@@ -134,12 +145,17 @@ impl Peers {
         world.make_known(&[name.to_owned()]).await?;
         let (certificate, key) = world.pki().node(name)?.write(world.dir(), name)?;
         let server_ca = world.gateway_files()?.server_ca.clone();
-        Ok(Self { address: world.address(), server_ca, certificate, key })
+        Ok(Self { server_ca, certificate, key })
     }
 
-    fn start(&self, attack: Option<Attack>, calls: Option<Calls>) -> anyhow::Result<Running> {
+    fn start(
+        &self,
+        address: SocketAddr,
+        attack: Option<Attack>,
+        calls: Option<Calls>,
+    ) -> anyhow::Result<Running> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("hostile-peer").arg("--connect").arg(self.address.to_string());
+        command.arg("hostile-peer").arg("--connect").arg(address.to_string());
         command.arg("--server-ca").arg(&self.server_ca).arg("--certificate").arg(&self.certificate);
         command.arg("--key").arg(&self.key).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         if let Some(attack) = attack {
