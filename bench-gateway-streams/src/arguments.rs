@@ -10,6 +10,7 @@ mod gate;
 mod growth;
 mod hostile;
 mod load;
+mod micro;
 mod multi;
 mod processes;
 mod reports;
@@ -32,6 +33,7 @@ pub(crate) use self::fanout::FanoutArguments;
 pub(crate) use self::growth::{Axis, GrowthArguments, GrowthPlan};
 pub(crate) use self::hostile::{Attack, Calls, HostileArguments, HostilePeerArguments, HostilePlan};
 pub(crate) use self::load::LoadPlan;
+pub(crate) use self::micro::{MicroArguments, MicroOperation};
 pub(crate) use self::multi::{MultiArguments, MultiBy};
 pub(crate) use self::processes::{BareServerArguments, LoadProcessArguments, WriterAloneArguments};
 pub(crate) use self::reports::{CompareArguments, TableArguments};
@@ -85,6 +87,8 @@ pub(crate) enum Scenario {
     Soak(Box<SoakArguments>),
     /// What an operation costs as something else grows: points, and the slope between their logarithms.
     Growth(Box<GrowthArguments>),
+    /// What the core's own work costs, in instructions, counted by valgrind.
+    Micro(MicroArguments),
     /// Holds two reports against each other.
     Compare(CompareArguments),
     /// One table of the gates out of a folder of reports. What `scripts/bench` ends with.

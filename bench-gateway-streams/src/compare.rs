@@ -23,7 +23,7 @@ enum Better {
 use Better::{Less, More, Neither};
 
 /// Figures by their place in a report. Of latencies, each percentile.
-const FIGURES: [(&str, Better); 37] = [
+const FIGURES: [(&str, Better); 42] = [
     ("/dispatch_ms/p50", Less),
     ("/dispatch_ms/p90", Less),
     ("/dispatch_ms/p99", Less),
@@ -59,6 +59,11 @@ const FIGURES: [(&str, Better); 37] = [
     ("/throughput/bare_sql_commands_per_s", Neither),
     ("/throughput/bare_sql_events_per_s", Neither),
     ("/multi/rehome_ms/p99", Less),
+    ("/micro/frame-to-mail", Less),
+    ("/micro/command-to-frame", Less),
+    ("/micro/command-to-bytes", Less),
+    ("/micro/plan-500", Less),
+    ("/micro/plan-5000", Less),
     ("/load/cpu_percent", Neither),
     ("/load/lag_ms_p99", Neither),
 ];

@@ -224,12 +224,12 @@ impl Check {
     pub(crate) fn miss(&self) -> Option<String> {
         let Self { what, figure, bound, is_least } = self;
         let Some(figure) = *figure else { return Some(format!("{what} was not measured")) };
-        match is_least {
-            // A figure that is no number holds nothing.
-            true if !(figure >= *bound) => Some(format!("{what} {figure:.3} is under {bound:.3}")),
-            false if !(figure <= *bound) => Some(format!("{what} {figure:.3} is over {bound:.3}")),
-            _ => None,
-        }
+        // A figure that is no number holds nothing.
+        let (holds, side) = match is_least {
+            true => (figure >= *bound, "under"),
+            false => (figure <= *bound, "over"),
+        };
+        (!holds).then(|| format!("{what} {figure:.3} is {side} {bound:.3}"))
     }
 }
 

@@ -17,6 +17,7 @@ mod gate;
 mod host;
 mod interrupt;
 mod latency;
+mod micro;
 mod plots;
 mod progress;
 mod report;
@@ -88,6 +89,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Scenario::Growth(arguments) => {
             interrupt::unless_interrupted(Box::pin(scenario::growth::run(arguments))).await
         }
+        Scenario::Micro(arguments) => interrupt::unless_interrupted(Box::pin(micro::run(arguments))).await,
         Scenario::Compare(arguments) => compare::run(&arguments),
         Scenario::Table(arguments) => table::run(&arguments),
         Scenario::LoadProcess(arguments) => Box::pin(fleet::serve(*arguments)).await,

@@ -238,6 +238,23 @@ fn a_gateway_that_runs_already_is_measured_with_its_authority_and_its_database()
 }
 
 #[test]
+fn an_operation_of_the_core_costs_as_many_instructions_in_each_run() {
+    // Counted by valgrind, from the distribution's package; a machine without it is told so.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("micro.json");
+    let output = harness(folder.path()).args(["micro", "--report"]).arg(&path).output().unwrap();
+    if output.status.code() == Some(2) {
+        assert!(text(&output).contains("install it (package valgrind)"), "{}", text(&output));
+        return;
+    }
+    let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    for name in ["frame-to-mail", "command-to-frame", "command-to-bytes", "plan-500", "plan-5000"] {
+        assert!(figure(&report, &format!("/micro/{name}")) > 10.0, "{}", text(&output));
+    }
+    assert_eq!(output.status.code(), Some(0), "planning a lane costs more among many: {}", text(&output));
+}
+
+#[test]
 fn two_reports_are_held_against_each_other_and_a_regression_is_an_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, p99: f64, scenario: &str| {

@@ -37,7 +37,7 @@ pub(crate) async fn run(arguments: Box<FanoutArguments>) -> anyhow::Result<bool>
     let mut share = FanoutShare { bare_push, ..FanoutShare::default() };
     let mut all = Latencies::new();
     for number in 0..plan.rounds + WARM_UP {
-        let reached = Box::pin(ground.to_all(&nodes, &payload)).await?;
+        let reached = Box::pin(ground.reach_all(&nodes, &payload)).await?;
         share.missing += reached.missing;
         if number >= WARM_UP {
             let (round, ms) = (reached.round, reached.latencies.percentiles().unwrap_or_default());

@@ -88,7 +88,7 @@ impl Ground {
     }
 
     /// One command to each of `nodes` at once; waits until every result is stored.
-    pub(super) async fn to_all(&mut self, nodes: &[String], payload: &[u8]) -> anyhow::Result<Reached> {
+    pub(super) async fn reach_all(&mut self, nodes: &[String], payload: &[u8]) -> anyhow::Result<Reached> {
         let ids: Vec<Uuid> = nodes.iter().map(|_| Uuid::now_v7()).collect();
         let (received, cpu) = (self.tracker.received_so_far(), self.world.gateway_usage()?);
         drop(self.tracker.take_recent());

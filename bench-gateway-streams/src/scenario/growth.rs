@@ -165,11 +165,11 @@ async fn rate(plan: &GrowthPlan, ground: &mut Ground, per_second: f64) -> anyhow
 
 async fn backlog(plan: &GrowthPlan, ground: &mut Ground, nodes: usize) -> anyhow::Result<GrowthPoint> {
     let nodes: Vec<String> = ground.world.node_ids().iter().take(nodes).cloned().collect();
-    Box::pin(ground.to_all(&nodes, PAYLOAD)).await?;
+    Box::pin(ground.reach_all(&nodes, PAYLOAD)).await?;
     crate::statistics::restart_buffers(&mut ground.connection).await?;
     let (begun, mut rounds, mut all) = (Begun::now(ground)?, 0, Latencies::new());
     while begun.at.elapsed() < plan.duration || rounds == 0 {
-        let reached = Box::pin(ground.to_all(&nodes, PAYLOAD)).await?;
+        let reached = Box::pin(ground.reach_all(&nodes, PAYLOAD)).await?;
         anyhow::ensure!(reached.missing == 0, "{} nodes did not have their command in time", reached.missing);
         all.add(&reached.latencies);
         rounds += 1;
@@ -191,7 +191,7 @@ async fn table(plan: &GrowthPlan, ground: &mut Ground, rows: u64) -> anyhow::Res
     if ground.tracker.completed() == 0 {
         // What is copied is a command that was executed.
         let nodes = ground.world.node_ids().to_vec();
-        Box::pin(ground.to_all(&nodes, PAYLOAD)).await?;
+        Box::pin(ground.reach_all(&nodes, PAYLOAD)).await?;
     }
     fill(&mut ground.connection, rows).await?;
     let point = Box::pin(rate(plan, ground, TABLE_RATE)).await?;

@@ -69,12 +69,12 @@ pub(crate) async fn run(arguments: Box<ChaosArguments>) -> anyhow::Result<bool> 
                 // What comes after would be judged by what this one left behind.
                 say(&format!("no recovery from {} in round {}: the run ends here", fault.name(), round + 1));
                 let ending = Ending { rows, refused, took: started.elapsed(), soak: None };
-                return conclude(&plan, stage, ending).await;
+                return Box::pin(conclude(&plan, stage, ending)).await;
             }
         }
     }
     let ending = Ending { rows, refused, took: started.elapsed(), soak: None };
-    conclude(&plan, stage, ending).await
+    Box::pin(conclude(&plan, stage, ending)).await
 }
 
 // What was asked for, or all; of all, without what the caller has no right to do.

@@ -53,7 +53,7 @@ pub(crate) async fn run(arguments: Box<SoakArguments>) -> anyhow::Result<bool> {
     }
     share.faults = rows.len();
     let ending = Ending { rows, refused, took: started.elapsed(), soak: Some(share) };
-    conclude(&plan.chaos, stage, ending).await
+    Box::pin(conclude(&plan.chaos, stage, ending)).await
 }
 
 fn left(length: Duration, started: Instant) -> Duration {
