@@ -238,6 +238,7 @@ fn a_gateway_that_runs_already_is_measured_with_its_authority_and_its_database()
 }
 
 #[test]
+#[ignore = "minutes under valgrind where nothing is optimized; run it with --release"]
 fn an_operation_of_the_core_costs_as_many_instructions_in_each_run() {
     // Counted by valgrind, from the distribution's package; a machine without it is told so.
     let folder = tempfile::tempdir().unwrap();
