@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use self::dice::Dice;
 use self::own::Rights;
 use self::stage::Stage;
-use super::verdict::{commands, ledger, verdict};
+use super::verdict::{commands, judgement, ledger, verdict};
 use crate::arguments::{ChaosArguments, ChaosPlan, Fault};
 use crate::host;
 use crate::progress::{print, say};
@@ -101,13 +101,19 @@ async fn conclude(plan: &ChaosPlan, stage: Stage, ending: Ending) -> anyhow::Res
     let Ending { rows, refused, took, soak } = ending;
     let (world, tracker, counts) = stage.close().await?;
     let ledger = ledger(&world, &tracker).await?;
+    // After a fault it was run already; a quiet stretch has followed.
+    let broken = match soak {
+        Some(_) => judgement(&world).await?,
+        None => Vec::new(),
+    };
     let settings = statistics::settings(&mut world.connect().await?).await?;
     let rss = world.gateway_usage()?.map(|usage| usage.rss_peak_bytes);
     let unclean = world.close().await?;
     let of_faults = rows
         .iter()
         .flat_map(|row| row.violations.iter().map(|violation| format!("after {}: {violation}", row.fault)));
-    let violations: Vec<String> = of_faults.chain(ledger.violations.iter().cloned()).chain(unclean).collect();
+    let violations: Vec<String> =
+        of_faults.chain(ledger.violations.iter().cloned()).chain(broken).chain(unclean).collect();
     let mut report = Report {
         scenario: if soak.is_some() { "soak" } else { "chaos" },
         commit: host::commit(),
