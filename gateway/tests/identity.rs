@@ -280,6 +280,12 @@ async fn renew_under(world: &World, sessions: usize, opens: &str) {
     .await;
     assert_eq!(shown(&target).await, good, "it changed nothing");
     assert!(gateway.log_tail(50).contains("can't be used"), "{}", gateway.log_tail(50));
+    // Whoever asks again is told again.
+    gateway.signal(Signal::HUP).unwrap();
+    asked_until(SOON, "the second look is answered too", async || {
+        (gateway.log_tail(100).matches("can't be used").count() >= 2).then_some(())
+    })
+    .await;
     // No roots at all, then good files again.
     mounted.swap(|to| {
         world.pki.write_gateway_files(to).unwrap();

@@ -17,6 +17,9 @@ use super::problem::{Lines, Problem};
 use super::sections::Config;
 use super::units::{Size, Span};
 
+// A frame is far smaller than what a peer may keep unread.
+const _: () = assert!(MAX_TUNNEL_FRAME_BYTES <= 1 << 20);
+
 const MILLIS_100: Duration = Duration::from_millis(100);
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -117,10 +120,6 @@ pub(super) fn check(config: &Config, lines: &Lines, problems: &mut Vec<Problem>)
     if !(4 << 10..=1 << 20).contains(&section.window_bytes.0) {
         problems.push(lines.problem("tunnels.window_bytes", "must be \"4KiB\" to \"1MiB\""));
     }
-    debug_assert!(
-        MAX_TUNNEL_FRAME_BYTES <= 1 << 20,
-        "a frame is far smaller than what a peer may keep unread"
-    );
     if section.audience.is_empty() {
         problems.push(lines.problem("tunnels.audience", "must not be empty: tickets name it as their aud"));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gateway_control::relay::UpstreamFiles;
 use gateway_shard::IdentityRules;
-use gateway_shard::tls::{TlsError, TlsMaterial};
+use gateway_shard::tls::{Serving, TlsError, TlsMaterial};
 
 use super::api::Api;
 use super::tls_watch::FileSet;
@@ -44,6 +44,10 @@ impl TlsFiles {
 impl FileSet for TlsFiles {
     type Material = TlsMaterial;
     const USERS: &str = "the nodes' listener";
+
+    fn serving(material: &TlsMaterial) -> Option<&Serving> {
+        Some(material.serving())
+    }
 
     fn read(&self) -> Result<Vec<Vec<u8>>, ConfigError> {
         self.files.iter().map(|(key, file)| read(key, file)).collect()

@@ -272,7 +272,7 @@ impl Readings {
         families
     }
 
-    fn tls_families(&self) -> [Family; 2] {
+    fn tls_families(&self) -> [Family; 3] {
         let family =
             |name, help, status: &TlsStatus| Family::counter(name, help, status.reloads.load(Relaxed));
         [
@@ -282,6 +282,12 @@ impl Readings {
                 "Times that the TLS files of the control API had changed and were taken",
                 &self.api_tls,
             ),
+            Family::gauge(
+                "tls_certificate_end_timestamp",
+                "When the certificate that nodes are shown ends, since 1970",
+                self.tls.ends_at.load(Relaxed),
+            )
+            .in_unit(Unit::Seconds),
         ]
     }
 

@@ -155,6 +155,7 @@ fn watch_tls(
     readings: &Readings,
     asked: Receiver<LookAsked>,
 ) -> Result<(), GatewayError> {
+    readings.tls().note_serving(shared.tls.serving());
     let watch = TlsWatch::new(shared.tls_files, shared.tls_read, shards, Arc::clone(readings.tls()));
     let watch = match shared.api {
         None => watch,

@@ -18,7 +18,7 @@ use gateway_control::api::{ApiTls, TlsReload};
 use gateway_core::mail::{Post, PostError};
 use gateway_db_writer::LoopStatus;
 use gateway_shard::TlsNews;
-use gateway_shard::tls::TlsMaterial;
+use gateway_shard::tls::{Serving, TlsMaterial};
 use tokio::sync::{oneshot, watch};
 
 use super::api::ApiFiles;
@@ -33,6 +33,15 @@ pub struct TlsStatus {
     pub looks: LoopStatus,
     /// Sets that took the place of the one before.
     pub reloads: AtomicU64,
+    /// When the certificate that is shown ends, in seconds since 1970; 0 where that is not told.
+    pub ends_at: AtomicU64,
+}
+
+impl TlsStatus {
+    /// This certificate is shown from now on.
+    pub fn note_serving(&self, serving: &Serving) {
+        self.ends_at.store(serving.ends_at.as_secs(), Ordering::Relaxed);
+    }
 }
 
 /// A wish for a look, and who is told what it came to, if anybody.
@@ -43,6 +52,10 @@ pub(super) struct LookAsked(pub(super) Option<oneshot::Sender<TlsReload>>);
 pub(super) trait FileSet {
     /// What listeners get.
     type Material;
+    /// Which certificate is shown, for the log and the metrics; `None` where that is not told.
+    fn serving(_material: &Self::Material) -> Option<&Serving> {
+        None
+    }
     /// What they hold, in order.
     fn read(&self) -> Result<Vec<Vec<u8>>, ConfigError>;
     /// What listeners make of that.
@@ -69,22 +82,26 @@ enum Refused {
 
 impl<S: FileSet> Watched<S> {
     /// What the files make, where they have changed.
-    fn look(&mut self) -> Result<Option<S::Material>, String> {
+    ///
+    /// Who `asked` for the look finds an answer in the log, whatever it is.
+    fn look(&mut self, asked: bool) -> Result<Option<S::Material>, String> {
         self.status.looks.begin();
-        let outcome = self.try_look();
+        let outcome = self.try_look(asked);
         self.status.looks.end(outcome.as_ref().err().cloned());
         outcome
     }
 
-    fn try_look(&mut self) -> Result<Option<S::Material>, String> {
+    fn try_look(&mut self, asked: bool) -> Result<Option<S::Material>, String> {
         let read = self.set.read().map_err(|error| {
             let sentence = sentence(&error);
-            self.refuse(Refused::Unreadable(sentence.clone()), &sentence);
+            self.refuse(Refused::Unreadable(sentence.clone()), &sentence, asked);
             sentence
         })?;
         if read == self.current {
             if self.refused.take().is_some() {
                 tracing::info!("the TLS files of {} hold again what is in use", S::USERS);
+            } else if asked {
+                tracing::info!("the TLS files of {} hold what is in use", S::USERS);
             }
             return Ok(None);
         }
@@ -93,7 +110,13 @@ impl<S: FileSet> Watched<S> {
                 self.current = read;
                 self.refused = None;
                 self.status.reloads.fetch_add(1, Ordering::Relaxed);
+                let serving = S::serving(&material);
+                if let Some(serving) = serving {
+                    self.status.note_serving(serving);
+                }
                 tracing::info!(
+                    serial = serving.map(|serving| serving.serial.as_str()),
+                    until = serving.map(|serving| serving.until.as_str()),
                     "the TLS files of {} have changed: new connections get what they hold, open ones keep theirs",
                     S::USERS
                 );
@@ -101,14 +124,14 @@ impl<S: FileSet> Watched<S> {
             }
             Err(error) => {
                 let sentence = sentence(&error);
-                self.refuse(Refused::Unusable(read), &sentence);
+                self.refuse(Refused::Unusable(read), &sentence, asked);
                 Err(sentence)
             }
         }
     }
 
-    fn refuse(&mut self, refused: Refused, sentence: &str) {
-        if self.refused.as_ref() != Some(&refused) {
+    fn refuse(&mut self, refused: Refused, sentence: &str, asked: bool) {
+        if asked || self.refused.as_ref() != Some(&refused) {
             tracing::error!(
                 "the TLS files of {} have changed and can't be used, what was read before stays: {sentence}",
                 S::USERS
@@ -155,12 +178,12 @@ impl TlsWatch {
     pub(super) fn start(mut self, every: Duration, asked: Receiver<LookAsked>) -> Result<(), GatewayError> {
         let watch = move || {
             loop {
-                let answer = match asked.recv_timeout(every) {
+                let (answer, is_asked) = match asked.recv_timeout(every) {
                     Err(RecvTimeoutError::Disconnected) => return,
-                    Ok(LookAsked(answer)) => answer,
-                    Err(RecvTimeoutError::Timeout) => None,
+                    Ok(LookAsked(answer)) => (answer, true),
+                    Err(RecvTimeoutError::Timeout) => (None, false),
                 };
-                let looked = self.look();
+                let looked = self.look(is_asked);
                 if let Some(answer) = answer {
                     // Who asked may have gone.
                     let _ = answer.send(looked);
@@ -174,8 +197,8 @@ impl TlsWatch {
             .map_err(|error| GatewayError::Machine(format!("the thread tls-watch can't be started: {error}")))
     }
 
-    fn look(&mut self) -> TlsReload {
-        let nodes = self.nodes.look().map(|material| {
+    fn look(&mut self, asked: bool) -> TlsReload {
+        let nodes = self.nodes.look(asked).map(|material| {
             let has_changed = material.is_some();
             self.owed = material.map(Arc::new).or(self.owed.take());
             has_changed
@@ -183,7 +206,7 @@ impl TlsWatch {
         self.tell_owed();
         let control = match &mut self.api {
             None => Ok(false),
-            Some((watched, listener)) => watched.look().map(|material| {
+            Some((watched, listener)) => watched.look(asked).map(|material| {
                 let has_changed = material.is_some();
                 material.into_iter().for_each(|tls| drop(listener.send_replace(Arc::new(tls))));
                 has_changed
