@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gateway_core::command::CommandState;
-use gateway_core::frame::{CommandUpdate, Goodbye, Heartbeat, NodeFrame, Refusal, RefusalReason, Status};
-use gateway_core::ids::{Attempt, CommandId, FrameRef};
+use gateway_core::frame::{
+    self, CommandUpdate, EventBatch, Goodbye, Heartbeat, NodeFrame, Refusal, RefusalReason, Status,
+};
+use gateway_core::ids::{Attempt, CommandId, EventSeq, FrameRef, JournalId};
 use gateway_core::seam::HelloRequest;
 use gateway_core::store::Queue;
 
@@ -36,6 +38,23 @@ pub(super) enum Rudeness {
     Meddles,
     /// The same, on those that wait and that nobody was sent.
     Foretells,
+}
+
+/// Events of a journal whose first ones nobody ever sent.
+fn behind_a_gap() -> NodeFrame {
+    let event = |seq| frame::Event {
+        seq: EventSeq(seq),
+        kind: "event".to_owned(),
+        body: Bytes::from_static(b"behind a gap"),
+        attested: None,
+        refused: None,
+    };
+    NodeFrame::EventBatch(Box::new(EventBatch {
+        frame_ref: FrameRef(2),
+        journal: JournalId::new("of-a-twin").expect("a journal's id"),
+        boot_id: TWIN.to_owned(),
+        events: vec![event(3), event(4)],
+    }))
 }
 
 impl World {
@@ -128,7 +147,7 @@ impl World {
             Rudeness::GoesOnAfterGoodbye => vec![hello.clone(), goodbye.clone(), heartbeat, hello, goodbye],
             Rudeness::GoesOnLater => {
                 let status = NodeFrame::Status(Box::new(status("twin")));
-                later = vec![status, goodbye.clone(), heartbeat, hello.clone(), goodbye];
+                later = vec![status, behind_a_gap(), goodbye.clone(), heartbeat, hello.clone(), goodbye];
                 vec![hello]
             }
             Rudeness::AnothersCommand => {

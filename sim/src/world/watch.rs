@@ -58,6 +58,11 @@ impl World {
     /// Notes the steps that a session took by itself.
     pub(super) fn note_steps(&mut self, before: SessionPhase, after: SessionPhase, event: SessionEvent) {
         use SessionPhase::{Ended, Farewell, Finishing};
+        if before == SessionPhase::Opening && matches!(event, SessionEvent::Frame | SessionEvent::Goodbye) {
+            must("what comes before a Hello ends the session", after == Ended, || {
+                format!("{event:?}, {after:?}")
+            });
+        }
         // An end from outside is no step of its own.
         let by_itself = event != SessionEvent::Close;
         if before == Finishing && by_itself && matches!(after, Farewell | Ended) {
