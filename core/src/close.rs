@@ -64,6 +64,7 @@ pub enum CloseReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AdmissionBound {
     OpensPerSecond,
+    JoinsPerSecond,
     Streams,
     PendingHellos,
 }
@@ -138,6 +139,9 @@ impl fmt::Display for CloseReason {
             | Self::Unimplemented(why) => f.write_str(why),
             Self::Refused { bound: AdmissionBound::OpensPerSecond, .. } => {
                 f.write_str("too many sessions are being opened; retry after the given delay")
+            }
+            Self::Refused { bound: AdmissionBound::JoinsPerSecond, .. } => {
+                f.write_str("too many machines are joining; retry after the given delay")
             }
             Self::Refused { bound: AdmissionBound::Streams, .. } => {
                 f.write_str("the gateway holds as many sessions as it may; retry after the given delay")

@@ -134,6 +134,9 @@ pub struct Limits {
     pub anonymous_connections: usize,
     pub opens_per_second: u32,
     pub opens_burst: u32,
+    /// Joins, which anybody may ask for, have a bucket of their own.
+    pub joins_per_second: u32,
+    pub joins_burst: u32,
     pub batch_entries: usize,
     pub batch_bytes: usize,
     /// Calls of one kind (Join, Renew, FetchSecret) that are under way to their service.
@@ -180,6 +183,8 @@ impl Default for Limits {
             anonymous_connections: 1_024,
             opens_per_second: 200,
             opens_burst: 200,
+            joins_per_second: 50,
+            joins_burst: 50,
             batch_entries: MAX_BATCH_ENTRIES,
             batch_bytes: 16 << 20,
             relays_in_flight: 32,

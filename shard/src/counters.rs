@@ -41,6 +41,7 @@ pub struct ShardCounters {
     /// Sessions admitted.
     pub opens: Counter,
     pub refused_opens_per_second: Counter,
+    pub refused_joins_per_second: Counter,
     pub refused_streams: Counter,
     pub refused_pending_hellos: Counter,
     /// Calls that were taken to be passed on to a service: Join, Renew, FetchSecret.
@@ -85,6 +86,9 @@ impl ShardCounters {
         match reason {
             CloseReason::Refused { bound: AdmissionBound::OpensPerSecond, .. } => {
                 self.refused_opens_per_second.one_more();
+            }
+            CloseReason::Refused { bound: AdmissionBound::JoinsPerSecond, .. } => {
+                self.refused_joins_per_second.one_more();
             }
             CloseReason::Refused { bound: AdmissionBound::Streams, .. } => self.refused_streams.one_more(),
             CloseReason::Refused { bound: AdmissionBound::PendingHellos, .. } => {

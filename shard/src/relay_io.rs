@@ -141,9 +141,6 @@ impl RelayIo {
         };
         may_open(shard, asking.kind()).map_err(refuse)?;
         let lease = shard.relays.lease(bell).map_err(refuse)?;
-        if asking.kind() == RelayKind::Join {
-            shard.admission.handle_join(shard.random(), shard.clock.now()).map_err(refuse)?;
-        }
         let Some((source, outlet)) = exchange.accept() else { return Ok(None) };
         shard.counters.relays.one_more();
         shard.rest.note_activity();
@@ -218,10 +215,21 @@ impl RelayIo {
                 broken("the call ended without a request")
             }
         };
-        self.state = match asked {
+        self.state = match asked.and_then(|asked| self.admit(asked, now)) {
             Ok(asked) => self.pass_on(asked, now),
             Err(reason) => State::Ending(CallStatus::from(&reason)),
         };
+    }
+
+    /// A join takes its token here, when all of it has come: half a request costs nobody one.
+    fn admit(&self, asked: Asked, now: Moment) -> Result<Asked, CloseReason> {
+        if asked.kind() == RelayKind::Join
+            && let Err(reason) = self.shard.admission.handle_join(self.shard.random(), now)
+        {
+            self.shard.counters.count_refusal(&reason);
+            return Err(reason);
+        }
+        Ok(asked)
     }
 
     fn pass_on(&self, asked: Asked, now: Moment) -> State {

@@ -158,19 +158,38 @@ fn calls_that_the_relays_have_no_room_for_are_told_to_come_back() {
 }
 
 #[test]
-fn joins_take_from_the_bucket_of_session_opens() {
+fn strangers_who_join_take_no_token_of_a_nodes_session_nor_any_for_half_a_request() {
     story(async {
-        let limits = Limits { opens_per_second: 1, opens_burst: 2, ..Limits::default() };
+        let limits = Limits {
+            opens_per_second: 1,
+            opens_burst: 1,
+            joins_per_second: 1,
+            joins_burst: 2,
+            ..Limits::default()
+        };
         let gateway = Gateway::start(limits);
+        let mut machine = gateway.connect(None).await;
+        // Three that never say what they want: they hold a place, and no token.
+        let mut silent = Vec::new();
+        for _ in 0..3 {
+            silent.push(machine.call(path::JOIN).await);
+        }
+        until("they are taken", || gateway.counters[0].relays.get() == 3).await;
+        for _ in 0..2 {
+            silent.push(asked(&mut machine, path::JOIN, join("t")).await);
+            gateway.relays.next().await;
+        }
+        let mut other = gateway.connect(None).await;
+        for _ in 0..5 {
+            let end = asked(&mut other, path::JOIN, join("t")).await.end().await;
+            assert_eq!(end.status, RESOURCE_EXHAUSTED);
+            assert!(end.message.contains("machines are joining"), "{}", end.message);
+            assert!(end.pushback_ms.is_some_and(|ms| ms >= 500), "{end:?}");
+        }
+        assert_eq!(gateway.counters[0].refused_joins_per_second.get(), 5);
         let mut node = gateway.node("n-1").await;
         let _session = node.session().await;
-        let mut machine = gateway.connect(None).await;
-        let _call = asked(&mut machine, path::JOIN, join("t")).await;
-        gateway.relays.next().await;
-        let end = machine.call(path::JOIN).await.end().await;
-        assert_eq!(end.status, RESOURCE_EXHAUSTED);
-        assert!(end.pushback_ms.is_some_and(|ms| ms >= 500), "{end:?}");
-        assert_eq!(gateway.counters[0].refused_opens_per_second.get(), 1);
+        assert_eq!(gateway.counters[0].refused_opens_per_second.get(), 0);
         // A renewal is no open: its connection has its session already.
         let _call = asked(&mut node, path::FETCH_SECRET, fetch()).await;
         gateway.relays.next().await;

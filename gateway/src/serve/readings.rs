@@ -78,8 +78,9 @@ const SHARD_COUNTERS: [ShardReading; 20] = [
     ("mail_looks", "Looks of a shard into its mailbox", |shard| shard.mail_looks.get()),
 ];
 
-const SHARD_REFUSALS: [ShardReading; 5] = [
+const SHARD_REFUSALS: [ShardReading; 6] = [
     ("opens-per-second", "", |shard| shard.refused_opens_per_second.get()),
+    ("joins-per-second", "", |shard| shard.refused_joins_per_second.get()),
     ("streams", "", |shard| shard.refused_streams.get()),
     ("pending-hellos", "", |shard| shard.refused_pending_hellos.get()),
     ("not-serving", "", |shard| shard.refused_not_serving.get()),
