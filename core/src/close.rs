@@ -67,6 +67,8 @@ pub enum AdmissionBound {
     JoinsPerSecond,
     Streams,
     PendingHellos,
+    /// Of the calls that are passed on.
+    Relays,
 }
 
 impl CloseReason {
@@ -148,6 +150,9 @@ impl fmt::Display for CloseReason {
             }
             Self::Refused { bound: AdmissionBound::PendingHellos, .. } => {
                 f.write_str("too many Hellos wait for the database; retry after the given delay")
+            }
+            Self::Refused { bound: AdmissionBound::Relays, .. } => {
+                f.write_str("too many calls are being passed on; retry after the given delay")
             }
             Self::Expired => {
                 f.write_str("the node's certificate has expired; reconnect with a renewed one, or join again")

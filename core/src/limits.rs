@@ -79,6 +79,10 @@ const MAX_SPEC_BYTES_TO_A_NODE: usize = 1 << 20;
 pub const MAX_SECTIONS_WITH_WRITER: usize = 16;
 /// Calls to be passed on that one shard has open: being received, waiting for their answer, being answered.
 pub const MAX_RELAYS_PER_SHARD: usize = 256;
+/// Of those, what joins may have, and all others not.
+pub const MAX_JOINS_PER_SHARD: usize = MAX_RELAYS_PER_SHARD / 2;
+/// Of those, what one certificate may have.
+pub const MAX_RELAYS_PER_CERTIFICATE: u32 = 4;
 /// What calls of all shards that wait for the relays may weigh.
 pub const MAX_RELAY_BYTES: usize = 8 << 20;
 /// Revoked certificates that a gateway remembers, 16 bytes each, for all its shards together.

@@ -44,6 +44,8 @@ pub struct ShardCounters {
     pub refused_joins_per_second: Counter,
     pub refused_streams: Counter,
     pub refused_pending_hellos: Counter,
+    /// Calls to be passed on that found no place.
+    pub refused_relays: Counter,
     /// Calls that were taken to be passed on to a service: Join, Renew, FetchSecret.
     pub relays: Counter,
     /// Sessions refused while the gateway did not serve.
@@ -94,6 +96,7 @@ impl ShardCounters {
             CloseReason::Refused { bound: AdmissionBound::PendingHellos, .. } => {
                 self.refused_pending_hellos.one_more();
             }
+            CloseReason::Refused { bound: AdmissionBound::Relays, .. } => self.refused_relays.one_more(),
             CloseReason::BadCertificate(_)
             | CloseReason::Revoked(_)
             | CloseReason::Expired

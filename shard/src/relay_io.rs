@@ -4,7 +4,7 @@
 //! and what a service's status means, is decided by `gateway_core::relay`.
 //!
 //! 1. A shard never waits: the answer comes as mail (`ToShard::Relayed`), to the slot of its call.
-//! 2. At most `MAX_RELAYS_PER_SHARD` are open; a request must come within `hello_timeout`, its answer within
+//! 2. How many are open, and how many of one peer, `relay::places` decides; a request must come within `hello_timeout`, its answer within
 //!    `relay_timeout` and a moment, even if the relays' thread stands still.
 //! 3. A node that goes away takes nothing back: what a service has begun for it goes on to its end.
 //! 4. What is asked and answered is on no log line.
@@ -15,13 +15,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use gateway_core::close::{AdmissionBound, CloseReason};
+use gateway_core::close::CloseReason;
 use gateway_core::ids::ShardId;
-use gateway_core::limits::MAX_RELAYS_PER_SHARD;
 use gateway_core::mail::{Post, PostError};
+use gateway_core::relay::places::RelayPlaces;
 use gateway_core::relay::{
     Answered, Asked, MAX_REQUEST_BYTES, Refusal, RelayAnswer, RelayKey, RelayKind, RelayRequest,
 };
+use gateway_core::revocation::SerialKey;
 use gateway_core::time::Moment;
 use slab::Slab;
 
@@ -36,8 +37,6 @@ use crate::transport::Exchange;
 
 /// How much later than its deadline an answer may still come: the relays keep the deadline themselves.
 const GRACE: Duration = Duration::from_secs(1);
-/// What a call that finds no place is told to wait.
-const RETRY_RELAY: Duration = Duration::from_secs(1);
 
 /// A shard's side of the relays: the way to them, and the calls that wait for their answers.
 #[derive(Debug)]
@@ -45,6 +44,7 @@ pub(crate) struct RelayDesk {
     shard: ShardId,
     post: Post<RelayRequest>,
     slots: RefCell<Slab<Rc<Slot>>>,
+    places: RefCell<RelayPlaces>,
     next_serial: Cell<u32>,
 }
 
@@ -55,15 +55,22 @@ struct Slot {
     outcome: RefCell<Option<Result<Answered, Refusal>>>,
 }
 
-/// A call's slot, as long as the call lasts.
+/// A call's slot and its place, as long as the call lasts.
 struct SlotLease {
     desk: Rc<RelayDesk>,
+    certificate: Option<SerialKey>,
     slot: Rc<Slot>,
 }
 
 impl RelayDesk {
     pub(crate) fn new(shard: ShardId, post: Post<RelayRequest>) -> Rc<Self> {
-        Rc::new(Self { shard, post, slots: RefCell::default(), next_serial: Cell::new(0) })
+        Rc::new(Self {
+            shard,
+            post,
+            slots: RefCell::default(),
+            places: RefCell::default(),
+            next_serial: Cell::new(0),
+        })
     }
 
     /// Leaves the answer for its call; dropped where the call is gone.
@@ -76,11 +83,13 @@ impl RelayDesk {
         }
     }
 
-    fn lease(self: &Rc<Self>, bell: &Arc<Bell>) -> Result<SlotLease, CloseReason> {
+    fn lease(
+        self: &Rc<Self>,
+        bell: &Arc<Bell>,
+        certificate: Option<SerialKey>,
+    ) -> Result<SlotLease, CloseReason> {
+        self.places.borrow_mut().handle_open(certificate)?;
         let mut slots = self.slots.borrow_mut();
-        if slots.len() >= MAX_RELAYS_PER_SHARD {
-            return Err(CloseReason::Refused { bound: AdmissionBound::Streams, retry_after: RETRY_RELAY });
-        }
         let serial = self.next_serial.get();
         self.next_serial.set(serial.wrapping_add(1));
         let entry = slots.vacant_entry();
@@ -88,7 +97,7 @@ impl RelayDesk {
         let key = RelayKey { shard: self.shard, slot, serial };
         let slot = Rc::new(Slot { key, bell: Arc::clone(bell), outcome: RefCell::default() });
         entry.insert(Rc::clone(&slot));
-        Ok(SlotLease { desk: Rc::clone(self), slot })
+        Ok(SlotLease { desk: Rc::clone(self), certificate, slot })
     }
 
     fn ask(&self, request: RelayRequest) -> Result<(), Refusal> {
@@ -105,6 +114,7 @@ impl RelayDesk {
 impl Drop for SlotLease {
     fn drop(&mut self) {
         self.desk.slots.borrow_mut().try_remove(self.slot.key.slot as usize);
+        self.desk.places.borrow_mut().handle_end(self.certificate);
     }
 }
 
@@ -140,7 +150,7 @@ impl RelayIo {
             reason
         };
         may_open(shard, asking.kind()).map_err(refuse)?;
-        let lease = shard.relays.lease(bell).map_err(refuse)?;
+        let lease = shard.relays.lease(bell, asking.certificate()).map_err(refuse)?;
         let Some((source, outlet)) = exchange.accept() else { return Ok(None) };
         shard.counters.relays.one_more();
         shard.rest.note_activity();

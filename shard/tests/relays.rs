@@ -16,6 +16,7 @@ use gateway_core::relay::{Answered, Asked, Hidden, Issued, Refusal, RefusalCode,
 use gateway_core::seam::ToShard;
 use gateway_proto::framing::encode;
 use gateway_proto::{path, v1};
+use rcgen::ExtendedKeyUsagePurpose;
 use support::client::{Call, Client};
 use support::{Gateway, soon, story, until};
 
@@ -193,6 +194,64 @@ fn strangers_who_join_take_no_token_of_a_nodes_session_nor_any_for_half_a_reques
         // A renewal is no open: its connection has its session already.
         let _call = asked(&mut node, path::FETCH_SECRET, fetch()).await;
         gateway.relays.next().await;
+    });
+}
+
+#[test]
+fn a_certificate_that_opens_calls_and_says_nothing_takes_four_places_and_others_are_served() {
+    story(async {
+        let gateway = Gateway::start(Limits::default());
+        let uri = "spiffe://test.example/site/lab/node/hog";
+        let certificate = gateway.pki.sign(&[uri], ExtendedKeyUsagePurpose::ClientAuth, |params| {
+            params.serial_number = Some(vec![0x0a, 0x09].into());
+        });
+        let mut hog = gateway.connect(Some(&certificate)).await;
+        let mut silent = Vec::new();
+        for _ in 0..4 {
+            silent.push(hog.call(path::FETCH_SECRET).await);
+        }
+        until("they are taken", || gateway.counters[0].relays.get() == 4).await;
+        let end = hog.call(path::RENEW).await.end().await;
+        assert_eq!((end.status, end.pushback_ms), (RESOURCE_EXHAUSTED, Some(1000)));
+        assert_eq!(end.message, "too many calls are being passed on; retry after the given delay");
+        assert_eq!(gateway.counters[0].refused_relays.get(), 1);
+        let mut node = gateway.node("n-1").await;
+        let mut call = asked(&mut node, path::FETCH_SECRET, fetch()).await;
+        let request = gateway.relays.next().await;
+        gateway.relays.answer(request.key, Err(Refusal::new(RefusalCode::NotFound, "no")));
+        assert_eq!(call.end().await.status, 5);
+        // What the hog gives up is given back.
+        for mut call in silent {
+            call.half_close();
+            assert_eq!(call.end().await.status, INVALID_ARGUMENT);
+        }
+        let mut call = asked(&mut hog, path::FETCH_SECRET, fetch()).await;
+        let request = gateway.relays.next().await;
+        gateway.relays.answer(request.key, Err(Refusal::new(RefusalCode::NotFound, "no")));
+        assert_eq!(call.end().await.status, 5);
+    });
+}
+
+#[test]
+fn strangers_hold_every_place_of_joins_and_none_of_a_nodes() {
+    story(async {
+        let gateway = Gateway::start(Limits::default());
+        let (mut machines, mut silent) = (Vec::new(), Vec::new());
+        for _ in 0..8 {
+            let mut machine = gateway.connect(None).await;
+            for _ in 0..16 {
+                silent.push(machine.call(path::JOIN).await);
+            }
+            machines.push(machine);
+        }
+        until("they are taken", || gateway.counters[0].relays.get() == 128).await;
+        let end = gateway.connect(None).await.call(path::JOIN).await.end().await;
+        assert_eq!(end.message, "too many calls are being passed on; retry after the given delay");
+        let mut node = gateway.node("n-1").await;
+        let mut call = asked(&mut node, path::FETCH_SECRET, fetch()).await;
+        let request = gateway.relays.next().await;
+        gateway.relays.answer(request.key, Err(Refusal::new(RefusalCode::NotFound, "no")));
+        assert_eq!(call.end().await.status, 5);
     });
 }
 
