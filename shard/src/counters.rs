@@ -36,7 +36,7 @@ impl Counter {
 pub struct ShardCounters {
     /// Gauge: open TCP connections, those in the handshake included.
     pub connections: Counter,
-    /// Gauge: sessions, from admission to the end of the stream.
+    /// Gauge: sessions, from admission to their end.
     pub sessions: Counter,
     /// Sessions admitted.
     pub opens: Counter,

@@ -6,8 +6,9 @@
 //! 1. A shard never waits: the answer comes as mail (`ToShard::Relayed`), to the slot of its call.
 //! 2. How many are open, and how many of one peer, `relay::places` decides; a request must come within `hello_timeout`, its answer within
 //!    `relay_timeout` and a moment, even if the relays' thread stands still.
-//! 3. A node that goes away takes nothing back: what a service has begun for it goes on to its end.
-//! 4. What is asked and answered is on no log line.
+//! 3. An answer must be read within `send_timeout`, however busily its peer reads.
+//! 4. A node that goes away takes nothing back: what a service has begun for it goes on to its end.
+//! 5. What is asked and answered is on no log line.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -125,8 +126,11 @@ enum State {
     Waiting {
         due_at: Moment,
     },
-    /// What is to be said was said; then this.
-    Ending(CallStatus),
+    /// What is to be said was said; then this, when it was read, and then at the latest.
+    Ending {
+        status: CallStatus,
+        due_at: Moment,
+    },
 }
 
 pub(crate) struct RelayIo {
@@ -166,8 +170,8 @@ impl RelayIo {
 
     /// Carries what there is to carry. `Ready` when the call is over.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<Afterwards> {
-        if self.shard.stage.get() == Stage::Stopping && !matches!(self.state, State::Ending(_)) {
-            self.state = State::Ending(CallStatus::from(&CloseReason::Stopping));
+        if self.shard.stage.get() == Stage::Stopping && !matches!(self.state, State::Ending { .. }) {
+            self.state = self.ending(CallStatus::from(&CloseReason::Stopping), now);
         }
         if let State::Receiving { due_at } = self.state {
             self.receive(context, due_at, now);
@@ -178,7 +182,7 @@ impl RelayIo {
         match self.outbox.poll_flush(context, now) {
             Flush::PeerGone => Poll::Ready(Afterwards::Serve),
             Flush::Stalled => {
-                if self.stall_deadline().is_none_or(|deadline| deadline > now) {
+                if self.farewell_deadline().is_none_or(|deadline| deadline > now) {
                     return Poll::Pending;
                 }
                 self.outbox.clear();
@@ -186,7 +190,7 @@ impl RelayIo {
                 Poll::Ready(Afterwards::Close)
             }
             Flush::Empty => match &self.state {
-                State::Ending(status) => {
+                State::Ending { status, .. } => {
                     self.outbox.end(status);
                     Poll::Ready(Afterwards::Serve)
                 }
@@ -200,7 +204,7 @@ impl RelayIo {
         match self.state {
             State::Receiving { due_at } => self.reader.deadline().into_iter().chain([due_at]).min(),
             State::Waiting { due_at } => Some(due_at + GRACE),
-            State::Ending(_) => self.stall_deadline(),
+            State::Ending { .. } => self.farewell_deadline(),
         }
     }
 
@@ -210,8 +214,15 @@ impl RelayIo {
         self.outbox.end(&CallStatus::from(reason));
     }
 
-    fn stall_deadline(&self) -> Option<Moment> {
-        self.outbox.stall_deadline(self.shard.limits.send_timeout)
+    /// When what is not read yet is dropped.
+    fn farewell_deadline(&self) -> Option<Moment> {
+        let stall = self.outbox.stall_deadline(self.shard.limits.send_timeout);
+        let end = if let State::Ending { due_at, .. } = self.state { Some(due_at) } else { None };
+        stall.into_iter().chain(end).min()
+    }
+
+    fn ending(&self, status: CallStatus, now: Moment) -> State {
+        State::Ending { status, due_at: now + self.shard.limits.send_timeout }
     }
 
     fn receive(&mut self, context: &mut Context<'_>, due_at: Moment, now: Moment) {
@@ -227,7 +238,7 @@ impl RelayIo {
         };
         self.state = match asked.and_then(|asked| self.admit(asked, now)) {
             Ok(asked) => self.pass_on(asked, now),
-            Err(reason) => State::Ending(CallStatus::from(&reason)),
+            Err(reason) => self.ending(CallStatus::from(&reason), now),
         };
     }
 
@@ -246,7 +257,7 @@ impl RelayIo {
         let due_at = now + self.shard.limits.relay_timeout;
         match self.shard.relays.ask(RelayRequest { key: self.lease.slot.key, asked, due_at }) {
             Ok(()) => State::Waiting { due_at },
-            Err(refusal) => State::Ending(CallStatus::from(&refusal)),
+            Err(refusal) => self.ending(CallStatus::from(&refusal), now),
         }
     }
 
@@ -257,13 +268,14 @@ impl RelayIo {
             None => Err(Refusal::unavailable(kind, "did not answer in time; retry")),
             Some(outcome) => outcome,
         };
-        self.state = State::Ending(match outcome {
+        let status = match outcome {
             Ok(answered) => {
                 self.outbox.push(relay_wire::encode(kind, answered));
                 CallStatus::ok()
             }
             Err(refusal) => CallStatus::from(&refusal),
-        });
+        };
+        self.state = self.ending(status, now);
     }
 }
 

@@ -285,6 +285,27 @@ fn what_is_no_request_is_invalid_and_asks_nobody() {
 }
 
 #[test]
+fn an_answer_that_is_read_drop_by_drop_is_dropped_in_its_time() {
+    story(async {
+        let limits = Limits { send_timeout: Duration::from_secs(1), ..Limits::default() };
+        let gateway = Gateway::start(limits);
+        let mut http2 = h2::client::Builder::new();
+        http2.initial_window_size(1024);
+        let node = gateway.pki.node("sipper");
+        let mut node =
+            Client::connect_with(gateway.addr, &gateway.pki.roots, Some(&node), &http2).await.unwrap();
+        let mut call = asked(&mut node, path::FETCH_SECRET, fetch()).await;
+        let request = gateway.relays.next().await;
+        let value = Hidden(Bytes::from(vec![7; 250_000]));
+        let secret = Secret { value, version: "3".into(), expires_at_unix_ms: 0 };
+        gateway.relays.answer(request.key, Ok(Answered::Secret(secret)));
+        let over = until("its connection goes", || gateway.counters[0].connections.get() == 0);
+        futures_util::future::join(call.sip(Duration::from_millis(100)), over).await;
+        assert_eq!(call.end().await.status, UNAVAILABLE, "and not a whole answer");
+    });
+}
+
+#[test]
 fn a_gateway_that_does_not_serve_passes_nothing_on_and_one_that_drains_serves_those_who_are_there() {
     story(async {
         let gateway = Gateway::start(Limits::default());
