@@ -5,11 +5,11 @@
 //!
 //! 1. A call is sent twice only where the first surely did not reach the service.
 //! 2. A connection on which a call had no answer in time is not used again.
-//! 3. That a service is away is told once, and once that it is back; never what it said.
+//! 3. That a service is away, or keeps a call without an answer, is told once, and once that it is back; never what it said.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gateway_core::relay::{
@@ -127,11 +127,13 @@ impl Upstream {
 
     /// One unary call.
     async fn call<M: Message + Default>(&self, path: &str, request: &impl Message) -> Result<M, Refusal> {
+        let wait = Wait { upstream: self, begun: Instant::now(), is_over: false };
         let body = framing::encode(request);
         let mut outcome = self.attempt(path, body.clone(), false).await;
         if let Err(Failure::NotSent(_)) = outcome {
             outcome = self.attempt(path, body, true).await;
         }
+        wait.end();
         let answer = outcome.and_then(|message| {
             M::decode(message).map_err(|_| Failure::Lost("its answer is no message of the call".to_owned()))
         });
@@ -275,6 +277,29 @@ impl Drop for Watch<'_> {
     }
 }
 
+/// Tells of a service that has kept a call until it was given up, at its deadline. A call that is given up
+/// early, as at the end of the process or by one that had waited to be sent, says nothing of the service.
+struct Wait<'a> {
+    upstream: &'a Upstream,
+    begun: Instant,
+    is_over: bool,
+}
+
+impl Wait<'_> {
+    fn end(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let waited = self.begun.elapsed();
+        if !self.is_over && waited >= self.upstream.timeout / 2 {
+            self.upstream.note(Some(&format!("it has not answered a call for {} ms", waited.as_millis())));
+        }
+    }
+}
+
 /// The one message of an answer, if its status is good.
 async fn receive(response: Response<h2::RecvStream>) -> Result<Bytes, Failure> {
     let (head, mut body) = response.into_parts();
@@ -399,6 +424,27 @@ mod tests {
             let sentence = UpstreamAddress::parse(url).expect_err(url);
             assert!(sentence.contains(why), "{url}: {sentence}");
             assert!(!sentence.contains("secret"), "{sentence}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_that_keeps_a_call_until_its_deadline_is_noted_and_one_left_early_is_not() {
+        let give_up_after = Duration::from_millis(50);
+        for (timeout, is_noted) in [(give_up_after, true), (Duration::from_secs(3600), false)] {
+            let file = std::path::PathBuf::from("none");
+            let upstream = Upstream::new(
+                RelayKind::Join,
+                UpstreamAddress::parse("https://a").expect("good"),
+                UpstreamFiles { ca: file.clone(), certificate: file.clone(), key: file },
+                "g".to_owned(),
+                timeout,
+            );
+            // Nobody gets to the connection: as if the service took all that it is sent, and said nothing.
+            let _held = upstream.connection.lock().await;
+            let request = v1::JoinRequest::default();
+            let call = upstream.call::<v1::JoinResponse>(path::UPSTREAM_JOIN, &request);
+            assert!(tokio::time::timeout(give_up_after, call).await.is_err(), "it hangs");
+            assert_eq!(upstream.failing.load(Ordering::Relaxed), is_noted, "{timeout:?}");
         }
     }
 
