@@ -15,6 +15,7 @@ use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use gateway_core::close::CloseReason;
@@ -44,6 +45,8 @@ pub(crate) struct SessionIo {
     shard: Rc<Shard>,
     bell: Arc<Bell>,
     session: Session,
+    /// When its certificate ends, since 1970.
+    ends_at: Duration,
     slot: SlotLease,
     /// Until its end.
     admitted: Option<Admitted>,
@@ -109,6 +112,7 @@ impl SessionIo {
             reader: FrameReader::new(source, limits.frame_bytes, shard, bell)
                 .awaiting_hello(identity.node.clone(), limits.hello_bytes()),
             session: Session::new(key, identity, Arc::clone(limits), now).with_expiry(expires_at),
+            ends_at: certificate.ends_at,
             slot,
             admitted: Some(admitted),
             dues: Dues { shard: Rc::clone(shard), key, node, closed_owed: false },
@@ -226,6 +230,10 @@ impl SessionIo {
         match wire::decode(message, &self.shard.limits) {
             Ok(frame) => {
                 inject_fault(&frame);
+                if let NodeFrame::Heartbeat(_) = frame {
+                    let expires_at = now + self.shard.listener_tls.time_left(self.ends_at);
+                    self.session.handle_expiry(expires_at, now);
+                }
                 self.session.handle_frame(frame, bytes, now);
             }
             Err(reason) => self.session.handle_close(reason, now),
