@@ -45,6 +45,29 @@ def join(wire: Wire, node: Node, token: str, machine: str) -> tuple[bytes, bytes
     return answer.certificate_chain_pem.encode(), key
 
 
+def renew(wire: Wire, node: Node) -> tuple[bytes, bytes]:
+    """Renews the certificate that the node has; gives the new chain and its key, both PEM."""
+    key, csr = new_key_and_csr()
+    answer = call(node, "Renew", wire.pb.RenewRequest(csr_der=csr), wire.pb.RenewResponse)
+    return answer.certificate_chain_pem.encode(), key
+
+
+def fetch_secret(wire: Wire, node: Node, name: str, version: str = "") -> bytes:
+    """A secret's value; an empty version is the newest."""
+    request = wire.pb.FetchSecretRequest(name=name, version=version)
+    return call(node, "FetchSecret", request, wire.pb.FetchSecretResponse).value
+
+
+def serial_of(chain: bytes) -> str:
+    """The serial as `node_certs` has it: upper-case hex without leading zeros."""
+    return f"{x509.load_pem_x509_certificate(chain).serial_number:X}"
+
+
+def expiry_of(chain: bytes) -> str:
+    """When the certificate ends."""
+    return x509.load_pem_x509_certificate(chain).not_valid_after_utc.isoformat()
+
+
 def node_id_of(chain: bytes) -> str:
     """The node's id: the URI in its certificate."""
     certificate = x509.load_pem_x509_certificate(chain)

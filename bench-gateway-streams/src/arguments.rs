@@ -3,28 +3,44 @@
 //! 1. A flag wins over the file, the file over the default.
 //! 2. An unknown key of the file is an error that names it.
 
+mod bloat;
 mod chaos;
+mod fanout;
+mod gate;
+mod growth;
 mod hostile;
 mod load;
+mod micro;
 mod multi;
+mod processes;
+mod reports;
+mod soak;
+mod steady;
 mod storm;
+mod throughput;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use bytesize::ByteSize;
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use gateway_testbed::node::Transport;
-use serde::{Deserialize, Serialize};
+use clap::{Args, Parser, Subcommand};
 
-use crate::gate::GateBounds;
+use self::gate::GateFile;
 
+pub(crate) use self::bloat::BloatArguments;
 pub(crate) use self::chaos::{ChaosArguments, ChaosPlan, Fault};
+pub(crate) use self::fanout::FanoutArguments;
+pub(crate) use self::growth::{Axis, GrowthArguments, GrowthPlan};
 pub(crate) use self::hostile::{Attack, Calls, HostileArguments, HostilePeerArguments, HostilePlan};
 pub(crate) use self::load::LoadPlan;
+pub(crate) use self::micro::{MicroArguments, MicroOperation};
 pub(crate) use self::multi::{MultiArguments, MultiBy};
+pub(crate) use self::processes::{BareServerArguments, LoadProcessArguments, WriterAloneArguments};
+pub(crate) use self::reports::{CompareArguments, TableArguments};
+pub(crate) use self::soak::SoakArguments;
+pub(crate) use self::steady::{NodeTransport, SteadyArguments, SteadyPlan};
 pub(crate) use self::storm::{StormArguments, StormBy, StormPlan};
+pub(crate) use self::throughput::{Part, ThroughputArguments, ThroughputPlan};
 
 /// Proves what a gateway does, over real sockets, on this machine.
 #[derive(Debug, Parser)]
@@ -43,6 +59,9 @@ const EXAMPLES: &str = "Examples:
   bench-gateway-streams multi --sessions 1000 --by drain --drain 10s
   bench-gateway-streams chaos --faults kill,zombie --seed 7
   bench-gateway-streams hostile --attacks rapid-reset,ping --stretch 2s
+  bench-gateway-streams fanout --config configs/bench/fanout.toml --report fanout.json
+  bench-gateway-streams growth --axis backlog --report growth.json
+  bench-gateway-streams compare before.json after.json --fail-over 1.2
   bench-gateway-streams demo --keep
 
 Exit code 0: the run was sound and its gate held; 1: a gate missed; 2: the run failed.";
@@ -59,87 +78,36 @@ pub(crate) enum Scenario {
     Chaos(Box<ChaosArguments>),
     /// Peers that break every rule, beside healthy sessions on the same shard: what they cost those.
     Hostile(Box<HostileArguments>),
+    /// One command to every node at once: how long until all have it, beside a bare push to the same clients.
+    Fanout(Box<FanoutArguments>),
+    /// As many commands, events and sections as go through, beside the writer alone and bare SQL.
+    Throughput(Box<ThroughputArguments>),
+    /// `steady` while another transaction lets no vacuum clean up: dispatch latency minute by minute.
+    Bloat(Box<BloatArguments>),
+    /// Hours of load with a fault now and then: growth, drift, and what must always hold.
+    Soak(Box<SoakArguments>),
+    /// What an operation costs as something else grows: points, and the slope between their logarithms.
+    Growth(Box<GrowthArguments>),
+    /// What the core's own work costs, in instructions, counted by valgrind.
+    Micro(MicroArguments),
+    /// Holds two reports against each other.
+    Compare(CompareArguments),
+    /// One table of the gates out of a folder of reports. What `scripts/bench` ends with.
+    Table(TableArguments),
     /// A short live view of the main job; with --keep it stays up for a node of your own.
     Demo(DemoArguments),
-    /// The server of a yardstick: it does mTLS handshakes and nothing else. Started by `storm`.
+    /// The server of a yardstick: mTLS handshakes, or pushes, and nothing else. Started by `storm` and `fanout`.
     #[command(hide = true)]
     BareServer(BareServerArguments),
+    /// Some of the nodes of a run, until standard input is closed. Started where --load-processes asks for it.
+    #[command(hide = true)]
+    LoadProcess(Box<LoadProcessArguments>),
+    /// The writer's thread fed from memory, beside bare SQL. Started by `throughput`.
+    #[command(hide = true)]
+    WriterAlone(WriterAloneArguments),
     /// Hostile peers, until standard input is closed. Started by `hostile`.
     #[command(hide = true)]
     HostilePeer(Box<HostilePeerArguments>),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BareServerArguments {
-    #[arg(long)]
-    pub(crate) listen: std::net::SocketAddr,
-    #[arg(long)]
-    pub(crate) certificate: PathBuf,
-    #[arg(long)]
-    pub(crate) key: PathBuf,
-    #[arg(long)]
-    pub(crate) node_ca: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SteadyArguments {
-    /// Node sessions, one TLS connection each [default: 5000]
-    #[arg(long)]
-    pub(crate) sessions: Option<usize>,
-    /// Time between the heartbeats of a node [default: 10s]
-    #[arg(long, value_parser = humantime::parse_duration)]
-    pub(crate) heartbeat: Option<Duration>,
-    /// Commands enqueued a second, over all nodes; 0 leaves the sessions idle [default: 50]
-    #[arg(long)]
-    pub(crate) commands_per_second: Option<f64>,
-    /// How long is measured [default: 120s]
-    #[arg(long, value_parser = humantime::parse_duration)]
-    pub(crate) duration: Option<Duration>,
-    /// Where the JSON report is written
-    #[arg(long)]
-    pub(crate) report: Option<PathBuf>,
-    /// A TOML file with [steady] and [gate]; see configs/bench/
-    #[arg(long)]
-    pub(crate) config: Option<PathBuf>,
-    /// How long sessions settle before memory is measured [default: 20s]
-    #[arg(long, value_parser = humantime::parse_duration)]
-    pub(crate) settle: Option<Duration>,
-    /// Sessions opened a second [default: 400]
-    #[arg(long)]
-    pub(crate) connect_rate: Option<f64>,
-    /// Bytes of each command's payload [default: 128]
-    #[arg(long)]
-    pub(crate) payload: Option<usize>,
-    /// Stops the gateway once for that long, in the middle: the figures must show it
-    #[arg(long, value_parser = humantime::parse_duration)]
-    pub(crate) inject_stall: Option<Duration>,
-    /// What nodes speak: h2 (gRPC) or websocket [default: h2]
-    #[arg(long)]
-    pub(crate) transport: Option<NodeTransport>,
-    /// Leaves out the yardstick, a bare INSERT + NOTIFY -> LISTEN + claim on the same cluster
-    #[arg(long)]
-    pub(crate) no_floor: bool,
-    #[command(flatten)]
-    pub(crate) gateway: GatewayArguments,
-}
-
-/// What nodes speak.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum NodeTransport {
-    #[default]
-    H2,
-    #[value(name = "websocket")]
-    WebSocket,
-}
-
-impl From<NodeTransport> for Transport {
-    fn from(transport: NodeTransport) -> Self {
-        match transport {
-            NodeTransport::H2 => Self::Http2,
-            NodeTransport::WebSocket => Self::WebSocket,
-        }
-    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -153,8 +121,9 @@ pub(crate) struct GatewayArguments {
     /// Further TOML for the gateway's configuration, merged over what the harness writes
     #[arg(long)]
     pub(crate) gateway_toml: Option<PathBuf>,
-    /// Address and port of a running gateway, instead of starting one; needs --database-url and --pki
-    #[arg(long, requires = "database_url", requires = "pki")]
+    /// URL of a running gateway, such as https://127.0.0.1:7443, instead of starting one; needs --database-url
+    /// and --pki
+    #[arg(long, value_name = "URL", value_parser = address_of, requires = "database_url", requires = "pki")]
     pub(crate) attach: Option<std::net::SocketAddr>,
     /// The running gateway's database, which the harness enqueues into and reads
     #[arg(long)]
@@ -165,6 +134,46 @@ pub(crate) struct GatewayArguments {
     /// Process id of the running gateway, to measure its memory and CPU
     #[arg(long)]
     pub(crate) gateway_pid: Option<u32>,
+    /// Processes that the nodes are spread over: one has no more files than its limit, and one core
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) load_processes: u16,
+    /// Addresses of 127.0.0.0/8 that the nodes dial from in turn; one has about 28,000 ports
+    /// [default: one for each 10,000 sessions]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) source_addresses: Option<u16>,
+}
+
+impl GatewayArguments {
+    /// A gateway of the harness's own, and one load process.
+    pub(crate) fn of(gateway_bin: Option<PathBuf>, shards: Option<u16>) -> Self {
+        Self {
+            gateway_bin,
+            shards,
+            gateway_toml: None,
+            attach: None,
+            database_url: None,
+            pki: None,
+            gateway_pid: None,
+            load_processes: 1,
+            source_addresses: None,
+        }
+    }
+}
+
+/// The address in a URL; its scheme may be left out, and names are looked up.
+fn address_of(url: &str) -> Result<std::net::SocketAddr, String> {
+    use std::net::ToSocketAddrs;
+    let rest = match url.split_once("://") {
+        Some(("https", rest)) => rest,
+        Some((scheme, _)) => return Err(format!("a gateway speaks https, not {scheme}")),
+        None => url,
+    };
+    let place = rest.trim_end_matches('/');
+    let found = place.to_socket_addrs().map_err(|error| format!("{place} is no host:port: {error}"))?;
+    // Certificates and listeners of the harness are for IPv4.
+    let mut found: Vec<_> = found.collect();
+    found.sort_by_key(|address| !address.is_ipv4());
+    found.first().copied().ok_or_else(|| format!("{place} has no address"))
 }
 
 #[derive(Debug, Args)]
@@ -195,144 +204,8 @@ pub(crate) struct DemoArguments {
     pub(crate) gateway_bin: Option<PathBuf>,
 }
 
-/// What `steady` does, all settled.
-#[derive(Debug, Clone)]
-pub(crate) struct SteadyPlan {
-    pub(crate) sessions: usize,
-    pub(crate) heartbeat: Duration,
-    pub(crate) commands_per_second: f64,
-    pub(crate) duration: Duration,
-    pub(crate) settle: Duration,
-    pub(crate) connect_rate: f64,
-    pub(crate) payload_bytes: usize,
-    pub(crate) inject_stall: Option<Duration>,
-    pub(crate) with_floor: bool,
-    pub(crate) transport: NodeTransport,
-    pub(crate) report: Option<PathBuf>,
-    pub(crate) gate: GateBounds,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct PlanFile {
-    steady: SteadyFile,
-    gate: GateFile,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct SteadyFile {
-    sessions: Option<usize>,
-    heartbeat: Option<String>,
-    commands_per_second: Option<f64>,
-    duration: Option<String>,
-    settle: Option<String>,
-    connect_rate: Option<f64>,
-    payload: Option<usize>,
-    transport: Option<NodeTransport>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct GateFile {
-    storm_all_ms: Option<f64>,
-    storm_all_to_bare: Option<f64>,
-    rehome_p99_ms: Option<f64>,
-    dispatch_p50_ms: Option<f64>,
-    dispatch_p99_ms: Option<f64>,
-    dispatch_p99_to_floor: Option<f64>,
-    drops: Option<u64>,
-    rss: Option<ByteSize>,
-    rss_per_session: Option<ByteSize>,
-    rss_growth_ratio: Option<f64>,
-    cpu_percent: Option<f64>,
-    hostile_p99_ratio: Option<f64>,
-    hostile_memory: Option<ByteSize>,
-}
-
 fn duration_of(key: &str, text: Option<String>) -> anyhow::Result<Option<Duration>> {
     text.map(|text| humantime::parse_duration(&text).with_context(|| format!("{key} = {text:?}"))).transpose()
-}
-
-impl SteadyArguments {
-    /// Settles flags, file and defaults.
-    pub(crate) fn plan(&self) -> anyhow::Result<SteadyPlan> {
-        let PlanFile { steady: file, gate } = load::plan_file(self.config.as_deref())?;
-        let second = Duration::from_secs(1);
-        let mut plan = SteadyPlan {
-            sessions: self.sessions.or(file.sessions).unwrap_or(5000),
-            heartbeat: self
-                .heartbeat
-                .or(duration_of("steady.heartbeat", file.heartbeat)?)
-                .unwrap_or(10 * second),
-            commands_per_second: self.commands_per_second.or(file.commands_per_second).unwrap_or(50.0),
-            duration: self
-                .duration
-                .or(duration_of("steady.duration", file.duration)?)
-                .unwrap_or(120 * second),
-            settle: self.settle.or(duration_of("steady.settle", file.settle)?).unwrap_or(20 * second),
-            connect_rate: self.connect_rate.or(file.connect_rate).unwrap_or(400.0),
-            payload_bytes: self.payload.or(file.payload).unwrap_or(128),
-            inject_stall: self.inject_stall,
-            with_floor: !self.no_floor,
-            transport: self.transport.or(file.transport).unwrap_or_default(),
-            report: self.report.clone(),
-            gate: gate.over(GateBounds::contract()),
-        };
-        plan.check()?;
-        if plan.is_idle() {
-            // No command, no latency to bound and nothing to compare.
-            plan.gate.dispatch_p99_ms = None;
-            plan.with_floor = false;
-        }
-        Ok(plan)
-    }
-}
-
-impl SteadyPlan {
-    /// Whether sessions only stand and beat.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.commands_per_second == 0.0
-    }
-
-    fn check(&self) -> anyhow::Result<()> {
-        let positive = |number: f64| number.is_finite() && number > 0.0;
-        anyhow::ensure!(self.sessions > 0, "--sessions must be at least 1");
-        anyhow::ensure!(
-            self.is_idle() || positive(self.commands_per_second),
-            "--commands-per-second must be 0 or more"
-        );
-        anyhow::ensure!(
-            !(self.is_idle() && self.inject_stall.is_some()),
-            "--inject-stall needs commands whose latency can show it; --commands-per-second is 0"
-        );
-        anyhow::ensure!(positive(self.connect_rate), "--connect-rate must be above 0");
-        anyhow::ensure!(self.payload_bytes <= 512 << 10, "--payload must be at most 512 KiB (524288)");
-        anyhow::ensure!(self.duration >= Duration::from_secs(1), "--duration must be at least 1s");
-        anyhow::ensure!(self.heartbeat >= Duration::from_millis(100), "--heartbeat must be at least 100ms");
-        Ok(())
-    }
-}
-
-impl GateFile {
-    // What is not named is the contract's bound, or none.
-    fn over(self, contract: GateBounds) -> GateBounds {
-        GateBounds {
-            storm_all_ms: self.storm_all_ms.or(contract.storm_all_ms),
-            storm_all_to_bare: self.storm_all_to_bare.or(contract.storm_all_to_bare),
-            rehome_p99_ms: self.rehome_p99_ms.or(contract.rehome_p99_ms),
-            dispatch_p50_ms: self.dispatch_p50_ms,
-            dispatch_p99_ms: self.dispatch_p99_ms.or(contract.dispatch_p99_ms),
-            dispatch_p99_to_floor: self.dispatch_p99_to_floor,
-            drops: self.drops.or(contract.drops),
-            rss_bytes: self.rss.map_or(contract.rss_bytes, |size| size.as_u64()),
-            rss_per_session_bytes: self.rss_per_session.map(|size| size.as_u64()),
-            rss_growth_ratio: self.rss_growth_ratio,
-            cpu_percent: self.cpu_percent,
-            hostile_p99_ratio: self.hostile_p99_ratio,
-            hostile_memory_bytes: self.hostile_memory.map(|size| size.as_u64()),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -388,6 +261,16 @@ mod tests {
     }
 
     #[test]
+    fn a_running_gateway_is_named_by_its_url() {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7443));
+        for url in ["https://127.0.0.1:7443", "https://127.0.0.1:7443/", "127.0.0.1:7443"] {
+            assert_eq!(address_of(url), Ok(address), "{url}");
+        }
+        assert!(address_of("http://127.0.0.1:7443").expect_err("refused").contains("https"));
+        assert!(address_of("nowhere").expect_err("refused").contains("host:port"));
+    }
+
+    #[test]
     fn the_command_line_is_well_formed() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
@@ -403,7 +286,9 @@ mod tests {
             let text = fs::read_to_string(path).expect("a plan");
             let table: toml::Table = text.parse().expect("TOML");
             let scenario =
-                ["storm", "multi", "chaos", "hostile"].into_iter().find(|name| table.contains_key(*name));
+                ["storm", "multi", "chaos", "hostile", "fanout", "throughput", "bloat", "soak", "growth"]
+                    .into_iter()
+                    .find(|name| table.contains_key(*name));
             let flags = ["bench-gateway-streams", scenario.unwrap_or("steady"), "--config", path];
             let planned = match Arguments::try_parse_from(flags).expect("flags").scenario {
                 Scenario::Steady(arguments) => arguments.plan().map(drop),
@@ -411,6 +296,11 @@ mod tests {
                 Scenario::Multi(arguments) => arguments.plan().map(drop),
                 Scenario::Chaos(arguments) => arguments.plan().map(drop),
                 Scenario::Hostile(arguments) => arguments.plan().map(drop),
+                Scenario::Fanout(arguments) => arguments.plan().map(drop),
+                Scenario::Throughput(arguments) => arguments.plan().map(drop),
+                Scenario::Bloat(arguments) => arguments.plan().map(drop),
+                Scenario::Soak(arguments) => arguments.plan().map(drop),
+                Scenario::Growth(arguments) => arguments.plan().map(drop),
                 _ => unreachable!("one of these was named"),
             };
             planned.unwrap_or_else(|error| panic!("{path}: {error:#}"));

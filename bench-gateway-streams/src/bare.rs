@@ -1,4 +1,4 @@
-//! The yardstick of a storm: the mTLS handshakes of the same clients with a server that does nothing
+//! The yardstick of a storm (that of a fan-out is in `push`): the mTLS handshakes of the same clients with a server that does nothing
 //! else, in a process of its own as the gateway is, in the same run.
 //!
 //! 1. A handshake counts when the server's first byte came, which it sends once it has verified the
@@ -6,6 +6,10 @@
 //! 2. The clients dial as nodes do after a loss: each within the first bound of the back-off.
 //! 3. The best of three rounds counts: a yardstick must not profit from noise.
 
+mod push;
+
+use std::io::BufRead as _;
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,11 +21,14 @@ use gateway_testbed::pki::{GatewayFiles, Pki};
 use gateway_testbed::process::Guarded;
 use rand::RngExt;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::arguments::BareServerArguments;
 use crate::progress::say;
 use crate::world::fixed_address;
+
+pub(crate) use self::push::measure as measure_push;
 
 const ROUNDS: usize = 3;
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,31 +36,60 @@ const ROUND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What the process of the yardstick does, until it is killed.
 pub(crate) async fn serve(arguments: BareServerArguments) -> anyhow::Result<bool> {
-    let BareServerArguments { listen, certificate, key, node_ca } = arguments;
+    let BareServerArguments { listen, certificate, key, node_ca, push } = arguments;
+    crate::host::allow_files(20_000).or_else(|_| crate::host::allow_files(6_000))?;
     let server = BareServer::bind(listen, &certificate, &key, &node_ca)?;
-    server.serve().await;
+    let Some(payload_bytes) = push else {
+        server.serve().await;
+        return Ok(true);
+    };
+    let (turn, turns) = watch::channel(0);
+    let (tell_end, ended) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new().name("turns".to_owned()).spawn(move || {
+        std::io::stdin()
+            .lock()
+            .lines()
+            .map_while(Result::ok)
+            .for_each(|_| turn.send_modify(|turn| *turn += 1));
+        let _ = tell_end.send(());
+    })?;
+    tokio::select! {
+        () = server.serve_pushes(turns, payload_bytes) => {}
+        _ = ended => {}
+    }
     Ok(true)
+}
+
+/// The server's command line.
+fn server_command(address: SocketAddr, files: &GatewayFiles) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("bare-server").arg("--listen").arg(address.to_string());
+    command.arg("--certificate").arg(&files.certificate).arg("--key").arg(&files.key);
+    command.arg("--node-ca").arg(&files.node_ca).stdout(Stdio::null());
+    Ok(command)
+}
+
+// It says nothing of itself: it is there when it lets one connect.
+async fn await_listening(
+    address: SocketAddr,
+    mut has_ended: impl FnMut() -> std::io::Result<bool>,
+) -> anyhow::Result<()> {
+    let started = Instant::now();
+    while TcpStream::connect(address).await.is_err() {
+        anyhow::ensure!(!has_ended()?, "the bare server has ended");
+        anyhow::ensure!(started.elapsed() < READY_TIMEOUT, "the bare server does not listen");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
 }
 
 /// Milliseconds until all of `names` had theirs.
 pub(crate) async fn measure(names: &[String], pki: &Pki, files: &GatewayFiles) -> anyhow::Result<f64> {
     let address = fixed_address()?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("bare-server").arg("--listen").arg(address.to_string());
-    command.arg("--certificate").arg(&files.certificate).arg("--key").arg(&files.key);
-    command.arg("--node-ca").arg(&files.node_ca).stdout(Stdio::null());
-    let mut server = Guarded::spawn(&mut command, "KILL", None).context("starting the bare server")?;
-    // It says nothing of itself: it is there when it lets one connect.
-    let started = Instant::now();
-    while TcpStream::connect(address).await.is_err() {
-        anyhow::ensure!(server.try_wait()?.is_none(), "the bare server has ended");
-        anyhow::ensure!(started.elapsed() < READY_TIMEOUT, "the bare server does not listen");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let identities = pki.nodes(names.iter().map(String::as_str))?;
-    let targets =
-        identities.iter().map(|identity| Ok(Target::new(address, pki.client_config(Some(identity))?)));
-    let targets: Vec<Target> = targets.collect::<anyhow::Result<_>>()?;
+    let mut server = Guarded::spawn(&mut server_command(address, files)?, "KILL", None)
+        .context("starting the bare server")?;
+    await_listening(address, || Ok(server.try_wait()?.is_some())).await?;
+    let targets = targets_of(address, names, pki)?;
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         let round = tokio::time::timeout(ROUND_TIMEOUT, round(&targets)).await;
@@ -61,6 +97,14 @@ pub(crate) async fn measure(names: &[String], pki: &Pki, files: &GatewayFiles) -
     }
     say(&format!("bare mTLS handshakes of {} clients: {best:.0} ms (best of {ROUNDS})", names.len()));
     Ok(best)
+}
+
+// A storm's clients and a fan-out's are those of the run.
+fn targets_of(address: SocketAddr, names: &[String], pki: &Pki) -> anyhow::Result<Vec<Target>> {
+    let identities = pki.nodes(names.iter().map(String::as_str))?;
+    let targets =
+        identities.iter().map(|identity| Ok(Target::new(address, pki.client_config(Some(identity))?)));
+    targets.collect()
 }
 
 async fn round(targets: &[Target]) -> anyhow::Result<f64> {

@@ -1,260 +1,39 @@
-//! The simulated nodes of a run, and what they count.
+//! The simulated nodes of a run: in this process, or spread over load processes.
 //!
-//! 1. Drops are counted by the nodes: a session that stood and ended, not by our doing.
-//! 2. Nodes are opened at a pace; they dial again by the protocol's own rules.
-//! 3. When a node came back is the time that it says itself, not when somebody looked.
+//! 1. Nodes are opened at a pace; they dial again by the protocol's own rules.
+//! 2. What they count is the same wherever they are; see `counts`.
+//! 3. Closing them says Goodbye with each, for a bounded time.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod counts;
+mod news;
+mod process;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gateway_testbed::node::{
-    Behaviour, End, EndKind, ExecutionLog, Node, NodeEvent, NodeOptions, Observer, RedialBounds, Target,
-    Transport, is_terminal, state_name,
-};
-use gateway_testbed::pki::Pki;
-use uuid::Uuid;
+use anyhow::Context;
+use bytes::Bytes;
+use gateway_testbed::node::{Behaviour, ExecutionLog, Node, NodeOptions, Observer, RedialBounds, Target};
+use gateway_testbed::pki::{Identity, Pki};
+use gateway_testbed::process::{Usage, usage};
 
-use crate::latency::Latencies;
+use self::process::LoadProcess;
+use crate::arguments::NodeTransport;
 use crate::progress::Step;
 use crate::tracker::Tracker;
 use crate::world::World;
 
+pub(crate) use self::counts::FleetCounts;
+pub(crate) use self::news::Order;
+pub(crate) use self::process::{log_of, serve};
+
 const TICK: Duration = Duration::from_millis(20);
-const LAST_COMPLETED: usize = 8;
-const RESOURCE_EXHAUSTED: u32 = 8;
-
-/// What the nodes have seen.
-#[derive(Debug)]
-pub(crate) struct FleetCounts {
-    tracker: Arc<Tracker>,
-    connected: AtomicUsize,
-    drops: AtomicU64,
-    heartbeats_acked: AtomicU64,
-    closing: AtomicBool,
-    // Rare or small: how sessions ended, heartbeat round trips, the last completed commands.
-    detail: Mutex<Detail>,
-}
-
-#[derive(Debug)]
-struct Detail {
-    ends: BTreeMap<String, u64>,
-    heartbeats: Latencies,
-    completed: VecDeque<Completed>,
-    standings: HashMap<Arc<str>, Standing>,
-    refusals: Refusals,
-}
-
-/// Where a node stands. Times are nanoseconds of the monotonic clock, 0 for never.
-#[derive(Debug, Clone, Copy, Default)]
-struct Standing {
-    /// Sessions that stand: two for the moment in which a drained one is replaced.
-    sessions: u32,
-    epoch: u64,
-    welcomed_at_ns: u64,
-    dropped_at_ns: u64,
-    /// When it was told to come back later, and how much later.
-    told: Option<(u64, Duration)>,
-}
-
-impl Standing {
-    const fn is_live(&self) -> bool {
-        self.sessions > 0
-    }
-}
-
-/// Nodes that were told to come back later.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Refusals {
-    pub(crate) count: u64,
-    /// Of those, the ones with the delay to wait.
-    pub(crate) with_delay: u64,
-    /// Of those, the ones that were not seen again before it was over.
-    pub(crate) kept: u64,
-}
-
-/// A command that was completed lately.
-#[derive(Debug, Clone)]
-pub(crate) struct Completed {
-    pub(crate) node: Arc<str>,
-    pub(crate) id: Uuid,
-    pub(crate) state: &'static str,
-}
-
-impl FleetCounts {
-    fn new(tracker: Arc<Tracker>) -> Self {
-        let detail = Detail {
-            ends: BTreeMap::new(),
-            heartbeats: Latencies::new(),
-            completed: VecDeque::new(),
-            standings: HashMap::new(),
-            refusals: Refusals::default(),
-        };
-        Self {
-            tracker,
-            connected: AtomicUsize::new(0),
-            drops: AtomicU64::new(0),
-            heartbeats_acked: AtomicU64::new(0),
-            closing: AtomicBool::new(false),
-            detail: Mutex::new(detail),
-        }
-    }
-
-    pub(crate) fn connected(&self) -> usize {
-        self.connected.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn drops(&self) -> u64 {
-        self.drops.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn heartbeats_acked(&self) -> u64 {
-        self.heartbeats_acked.load(Ordering::Relaxed)
-    }
-
-    /// How sessions ended so far, by reason.
-    pub(crate) fn ends(&self) -> BTreeMap<String, u64> {
-        self.detail().ends.clone()
-    }
-
-    /// Forgets the heartbeats so far: those beside the opening of sessions tell nothing of a phase.
-    pub(crate) fn restart_heartbeats(&self) {
-        self.detail().heartbeats = Latencies::new();
-        self.heartbeats_acked.store(0, Ordering::Relaxed);
-    }
-
-    /// Round trips of heartbeats.
-    pub(crate) fn heartbeats(&self) -> Latencies {
-        self.detail().heartbeats.clone()
-    }
-
-    /// The last commands whose result was acked, newest first.
-    pub(crate) fn last_completed(&self) -> Vec<Completed> {
-        self.detail().completed.iter().cloned().collect()
-    }
-
-    /// How nodes were told to come back later.
-    pub(crate) fn refusals(&self) -> Refusals {
-        self.detail().refusals
-    }
-
-    /// Of `nodes`, how long after `since_ns` each had a new session, where it has one now.
-    pub(crate) fn back_since(&self, nodes: &[String], since_ns: u64) -> Vec<u64> {
-        let detail = self.detail();
-        let standings = nodes.iter().filter_map(|node| detail.standings.get(node.as_str()));
-        let back = standings.filter(|one| one.is_live() && one.welcomed_at_ns > since_ns);
-        back.map(|one| one.welcomed_at_ns - since_ns).collect()
-    }
-
-    /// How many of `nodes` have a session now.
-    pub(crate) fn live(&self, nodes: &[String]) -> usize {
-        let detail = self.detail();
-        let standings = nodes.iter().filter_map(|node| detail.standings.get(node.as_str()));
-        standings.filter(|one| one.is_live()).count()
-    }
-
-    /// Of `nodes`, how many lost a session after `since_ns`.
-    pub(crate) fn dropped_since(&self, nodes: &[String], since_ns: u64) -> usize {
-        let detail = self.detail();
-        let standings = nodes.iter().filter_map(|node| detail.standings.get(node.as_str()));
-        standings.filter(|one| one.dropped_at_ns > since_ns).count()
-    }
-
-    fn detail(&self) -> std::sync::MutexGuard<'_, Detail> {
-        self.detail.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The session epochs of those of `nodes` that have a session now.
-    pub(crate) fn epochs(&self, nodes: &[String]) -> HashMap<String, i64> {
-        let detail = self.detail();
-        let live = nodes.iter().filter_map(|node| {
-            let standing = detail.standings.get(node.as_str()).filter(|one| one.is_live())?;
-            Some((node.clone(), i64::try_from(standing.epoch).unwrap_or(i64::MAX)))
-        });
-        live.collect()
-    }
-
-    fn handle_welcome(&self, node: &Arc<str>, epoch: u64, at_ns: u64) {
-        let mut detail = self.detail();
-        let standing = detail.standings.entry(Arc::clone(node)).or_default();
-        let told = standing.told.take();
-        // A drained session is replaced while it stands; its own end comes later.
-        standing.sessions += 1;
-        let is_first = standing.sessions == 1;
-        standing.welcomed_at_ns = at_ns;
-        standing.epoch = epoch;
-        detail.refusals.handle_return(told, at_ns);
-        if is_first {
-            self.connected.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn handle_end(&self, node: &Arc<str>, end: &End, at_ns: u64) {
-        let mut detail = self.detail();
-        let standing = detail.standings.entry(Arc::clone(node)).or_default();
-        if end.was_welcomed && standing.is_live() {
-            standing.sessions -= 1;
-            self.connected.fetch_sub(usize::from(!standing.is_live()), Ordering::Relaxed);
-        }
-        if end.is_drop() {
-            standing.dropped_at_ns = at_ns;
-        }
-        let told = standing.told.take();
-        standing.told = end.pushback.map(|pushback| (at_ns, pushback));
-        detail.refusals.handle_return(told, at_ns);
-        if end.status() == Some(RESOURCE_EXHAUSTED) {
-            detail.refusals.count += 1;
-            detail.refusals.with_delay += u64::from(end.pushback.is_some());
-        }
-        drop(detail);
-        if self.closing.load(Ordering::Relaxed) {
-            return;
-        }
-        if end.is_drop() {
-            self.drops.fetch_add(1, Ordering::Relaxed);
-        }
-        let reason = match &end.kind {
-            EndKind::Status(code) => format!("status {code}: {}", end.message),
-            EndKind::TlsAlert(alert) => format!("TLS alert {alert}"),
-            EndKind::Transport | EndKind::GatewaySilent => end.message.clone(),
-            EndKind::Asked => return,
-        };
-        *self.detail().ends.entry(reason).or_default() += 1;
-    }
-}
-
-impl Refusals {
-    fn handle_return(&mut self, told: Option<(u64, Duration)>, at_ns: u64) {
-        if let Some((told_at_ns, delay)) = told {
-            self.kept += u64::from(Duration::from_nanos(at_ns.saturating_sub(told_at_ns)) >= delay);
-        }
-    }
-}
-
-impl Observer for FleetCounts {
-    fn on_event(&self, node: &Arc<str>, event: NodeEvent) {
-        match event {
-            NodeEvent::Connected { epoch, at_ns } => self.handle_welcome(node, epoch, at_ns),
-            NodeEvent::CommandReceived(command) => self.tracker.received(command.id, command.at_ns),
-            NodeEvent::Acked { id, reported, stored, at_ns, .. } if is_terminal(reported) => {
-                self.tracker.acked(id, at_ns);
-                let mut detail = self.detail();
-                detail.completed.truncate(LAST_COMPLETED - 1);
-                let completed = Completed { node: Arc::clone(node), id, state: state_name(stored) };
-                detail.completed.push_front(completed);
-            }
-            NodeEvent::HeartbeatAcked { round_trip, .. } => {
-                self.heartbeats_acked.fetch_add(1, Ordering::Relaxed);
-                let nanoseconds = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
-                self.detail().heartbeats.record_ns(nanoseconds);
-            }
-            NodeEvent::Ended { end, at_ns, .. } => self.handle_end(node, &end, at_ns),
-            _ => {}
-        }
-    }
-}
+const EVENT_KIND: &str = "bench";
+const SECTION: &str = "bench";
+const SECTION_BYTES: usize = 256;
 
 /// Which nodes to open.
 #[derive(Debug)]
@@ -268,8 +47,14 @@ pub(crate) struct FleetPlan {
     pub(crate) redial: RedialBounds,
     /// So many of them, the first, dial from that address.
     pub(crate) from: Option<(usize, IpAddr)>,
-    pub(crate) transport: Transport,
+    pub(crate) transport: NodeTransport,
     pub(crate) log: Arc<ExecutionLog>,
+    /// Processes that they are spread over; 1: this one.
+    pub(crate) processes: usize,
+    /// Loopback addresses that they dial from in turn; 1: the kernel's choice.
+    pub(crate) source_addresses: u16,
+    /// The authority of their certificates, where other processes have to read it.
+    pub(crate) pki_folder: Option<PathBuf>,
 }
 
 impl FleetPlan {
@@ -282,53 +67,168 @@ impl FleetPlan {
             behaviour: Behaviour::default(),
             redial: RedialBounds::default(),
             from: None,
-            transport: Transport::default(),
+            transport: NodeTransport::default(),
             log: Arc::clone(world.log()),
+            processes: world.load_processes(),
+            source_addresses: world.source_addresses(),
+            pki_folder: world.pki_folder().map(PathBuf::from),
         }
     }
+
+    /// The address that node `number` dials from; `None`: the kernel's choice.
+    fn source_of(&self, number: usize, target: SocketAddr) -> Option<IpAddr> {
+        if let Some((_, source)) = self.from.filter(|(count, _)| number < *count) {
+            return Some(source);
+        }
+        let count = usize::from(self.source_addresses);
+        (count > 1 && target.ip().is_loopback()).then(|| source_address(number % count))
+    }
+}
+
+// Away from 127.0.0.1, which everybody else uses.
+fn source_address(turn: usize) -> IpAddr {
+    const HOSTS: usize = 250;
+    let (net, host) = (1 + turn / HOSTS, 1 + turn % HOSTS);
+    Ipv4Addr::new(127, 1, u8::try_from(net).unwrap_or(u8::MAX), u8::try_from(host).unwrap_or(u8::MAX)).into()
+}
+
+/// All that one node needs to be started.
+#[derive(Debug)]
+struct NodeStart {
+    id: String,
+    target: Target,
+}
+
+impl NodeStart {
+    /// Of every node of `plan`, the first of which is number `first` among all.
+    fn all(plan: &FleetPlan, pki: &Pki, first: usize) -> anyhow::Result<VecDeque<Self>> {
+        let names = &plan.names;
+        let identities: Vec<Identity> = pki.nodes(names.iter().map(String::as_str))?;
+        let mut starts = VecDeque::with_capacity(names.len());
+        for ((number, name), identity) in (first..).zip(names).zip(&identities) {
+            let turn = number % plan.addresses.len().max(1);
+            let address = *plan.addresses.get(turn).context("nodes need a gateway's address")?;
+            let mut target =
+                Target::new(address, pki.client_config(Some(identity))?).over(plan.transport.into());
+            if let Some(source) = plan.source_of(number, address) {
+                target = target.from_source(source);
+            }
+            starts.push_back(Self { id: pki.node_id(name), target });
+        }
+        Ok(starts)
+    }
+
+    fn start(self, plan: &FleetPlan, observer: Arc<dyn Observer>) -> Node {
+        Node::start(NodeOptions {
+            behaviour: plan.behaviour.clone(),
+            redial: plan.redial,
+            observer,
+            log: Some(Arc::clone(&plan.log)),
+            ..NodeOptions::new(&self.id, self.target)
+        })
+    }
+}
+
+/// Does with `nodes`, the first of which is number `first` among all, what is ordered.
+fn carry_out(nodes: &[Node], first: usize, order: Order) {
+    let of = |number: usize| number.checked_sub(first).and_then(|index| nodes.get(index));
+    match order {
+        Order::Cut { first: from, of } => {
+            let some = nodes.iter().zip(first..).filter(|(_, number)| {
+                number.checked_sub(from).is_some_and(|after| after.is_multiple_of(of.max(1)))
+            });
+            some.for_each(|(node, _)| node.cut());
+        }
+        Order::Emit { node, count, bytes } => {
+            let body = Bytes::from(vec![b'e'; bytes]);
+            if let Some(node) = of(node) {
+                (0..count).for_each(|_| node.emit(EVENT_KIND, body.clone()));
+            }
+        }
+        Order::Section { node, turn } => {
+            let mut body = vec![b's'; SECTION_BYTES];
+            body.splice(..8, turn.to_be_bytes());
+            if let Some(node) = of(node) {
+                node.set_section(SECTION, Bytes::from(body));
+            }
+        }
+    }
+}
+
+async fn goodbye_all(nodes: Vec<Node>) {
+    let all = async {
+        let goodbyes: Vec<_> = nodes.into_iter().map(|node| tokio::spawn(node.goodbye())).collect();
+        for goodbye in goodbyes {
+            let _ = goodbye.await;
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(20), all).await;
 }
 
 /// Running nodes.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     nodes: Vec<Node>,
+    processes: Vec<LoadProcess>,
+    ids: Vec<String>,
     counts: Arc<FleetCounts>,
 }
 
 impl Fleet {
     /// Opens them and waits until every one has its `Welcome`.
     pub(crate) async fn open(plan: FleetPlan, pki: &Pki, tracker: Arc<Tracker>) -> anyhow::Result<Self> {
-        let counts = Arc::new(FleetCounts::new(tracker));
-        let names = &plan.names;
-        let identities = pki.nodes(names.iter().map(String::as_str))?;
-        let mut fleet = Self { nodes: Vec::with_capacity(names.len()), counts };
-        let mut step = Step::new("opening sessions", names.len() as u64);
-        let started = Instant::now();
-        let addresses = plan.addresses.iter().cycle();
-        for ((name, identity), address) in names.iter().zip(&identities).zip(addresses) {
-            let due = Duration::from_secs_f64(fleet.nodes.len() as f64 / plan.per_second);
-            while started.elapsed() < due {
-                step.at(fleet.counts.connected() as u64, "");
-                tokio::time::sleep(TICK.min(due.saturating_sub(started.elapsed()))).await;
-            }
-            let mut target = Target::new(*address, pki.client_config(Some(identity))?).over(plan.transport);
-            if let Some((count, source)) = plan.from
-                && fleet.nodes.len() < count
-            {
-                target = target.from_source(source);
-            }
-            fleet.nodes.push(start_node(&plan, &pki.node_id(name), target, &fleet.counts));
-        }
-        fleet.await_all(&mut step).await?;
-        let seconds = started.elapsed().as_secs_f64();
-        step.done(&format!("{} in {seconds:.1} s", names.len()));
+        let mut fleet = Self {
+            nodes: Vec::new(),
+            processes: Vec::new(),
+            ids: Vec::new(),
+            counts: Arc::new(FleetCounts::new(tracker)),
+        };
+        Box::pin(fleet.add(plan, pki)).await?;
         Ok(fleet)
     }
 
+    /// Opens more of them.
+    pub(crate) async fn add(&mut self, plan: FleetPlan, pki: &Pki) -> anyhow::Result<()> {
+        let (before, count) = (self.ids.len(), plan.names.len());
+        self.ids.extend(plan.names.iter().map(|name| pki.node_id(name)));
+        let mut step = Step::new("opening sessions", self.ids.len() as u64);
+        let started = Instant::now();
+        if plan.processes > 1 {
+            self.start_processes(&plan, before)?;
+        } else {
+            let starts = NodeStart::all(&plan, pki, before)?;
+            for (index, start) in starts.into_iter().enumerate() {
+                let due = Duration::from_secs_f64(index as f64 / plan.per_second);
+                while started.elapsed() < due {
+                    step.at(self.counts.connected() as u64, "");
+                    tokio::time::sleep(TICK.min(due.saturating_sub(started.elapsed()))).await;
+                }
+                let observer = Arc::clone(&self.counts) as Arc<dyn Observer>;
+                self.nodes.push(start.start(&plan, observer));
+            }
+        }
+        self.await_all(&mut step).await?;
+        let seconds = started.elapsed().as_secs_f64();
+        step.done(&format!("{count} in {seconds:.1} s"));
+        Ok(())
+    }
+
+    fn start_processes(&mut self, plan: &FleetPlan, before: usize) -> anyhow::Result<()> {
+        let pki = plan.pki_folder.as_deref().context("load processes need the authority as files")?;
+        let share = plan.names.len().div_ceil(plan.processes).max(1);
+        for (index, names) in plan.names.chunks(share).enumerate() {
+            let (number, first) = (self.processes.len() + 1, before + index * share);
+            let ids =
+                self.ids.iter().skip(first).take(names.len()).map(|id| Arc::from(id.as_str())).collect();
+            self.processes.push(LoadProcess::start(plan, pki, number, first, names, ids, &self.counts)?);
+        }
+        Ok(())
+    }
+
     // An end by status is not the end of it: a node dials again. Nothing new for a minute is.
-    async fn await_all(&self, step: &mut Step) -> anyhow::Result<()> {
+    async fn await_all(&mut self, step: &mut Step) -> anyhow::Result<()> {
         let (mut best, mut since) = (0, Instant::now());
-        while self.counts.connected() < self.nodes.len() {
+        while self.counts.connected() < self.ids.len() {
             let connected = self.counts.connected();
             if connected > best {
                 (best, since) = (connected, Instant::now());
@@ -337,9 +237,10 @@ impl Fleet {
             anyhow::ensure!(
                 since.elapsed() < Duration::from_secs(60),
                 "{connected} of {} nodes are connected and no more come; sessions ended so: {:?}",
-                self.nodes.len(),
+                self.ids.len(),
                 self.counts.ends()
             );
+            self.processes.iter_mut().try_for_each(LoadProcess::check)?;
             tokio::time::sleep(TICK).await;
         }
         Ok(())
@@ -349,93 +250,71 @@ impl Fleet {
         &self.counts
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The processes that they are in.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        std::iter::once(std::process::id()).chain(self.processes.iter().map(LoadProcess::pid)).collect()
+    }
+
+    /// Gives an order to those whom it is for.
+    pub(crate) fn order(&self, order: Order) {
+        carry_out(&self.nodes, 0, order);
+        self.processes.iter().for_each(|process| process.order(order));
+    }
+
     /// Cuts every connection at once; the nodes dial again by their rules.
     pub(crate) fn cut_all(&self) {
-        for node in &self.nodes {
-            node.cut();
-        }
+        self.order(Order::Cut { first: 0, of: 1 });
     }
 
     /// Cuts one in `of`, beginning with number `first`; gives their ids.
     pub(crate) fn cut_some(&self, first: usize, of: usize) -> Vec<String> {
-        let some = self.nodes.iter().skip(first).step_by(of.max(1));
-        some.inspect(|node| node.cut()).map(|node| node.name().to_owned()).collect()
+        self.order(Order::Cut { first, of });
+        self.ids.iter().skip(first).step_by(of.max(1)).cloned().collect()
     }
 
     /// Says Goodbye with every node and waits for the streams' ends, for a bounded time.
-    pub(crate) async fn close(self) {
-        self.counts.closing.store(true, Ordering::Relaxed);
-        let all = async {
-            let goodbyes: Vec<_> = self.nodes.into_iter().map(|node| tokio::spawn(node.goodbye())).collect();
-            for goodbye in goodbyes {
-                let _ = goodbye.await;
-            }
-        };
-        let _ = tokio::time::timeout(Duration::from_secs(20), all).await;
+    pub(crate) async fn close(self) -> anyhow::Result<()> {
+        self.counts.expect_ends();
+        goodbye_all(self.nodes).await;
+        // All at once: each has its own time to end.
+        let closing: Vec<_> =
+            self.processes.into_iter().map(|process| tokio::spawn(process.close())).collect();
+        for closed in closing {
+            closed.await??;
+        }
+        Ok(())
     }
+}
+
+/// What processes use together; one that is gone uses nothing.
+pub(crate) fn usage_of(pids: &[u32]) -> Usage {
+    let nothing = Usage { rss_bytes: 0, rss_peak_bytes: 0, cpu: Duration::ZERO, threads: 0 };
+    pids.iter().filter_map(|pid| usage(*pid).ok()).fold(nothing, |sum, one| Usage {
+        rss_bytes: sum.rss_bytes + one.rss_bytes,
+        rss_peak_bytes: sum.rss_peak_bytes + one.rss_peak_bytes,
+        cpu: sum.cpu + one.cpu,
+        threads: sum.threads + one.threads,
+    })
 }
 
 /// Starts one node of `plan`, counted by `counts`.
 pub(crate) fn start_node(plan: &FleetPlan, id: &str, target: Target, counts: &Arc<FleetCounts>) -> Node {
     let observer: Arc<dyn Observer> = Arc::clone(counts) as Arc<dyn Observer>;
-    Node::start(NodeOptions {
-        behaviour: plan.behaviour.clone(),
-        redial: plan.redial,
-        observer,
-        log: Some(Arc::clone(&plan.log)),
-        ..NodeOptions::new(id, target)
-    })
+    NodeStart { id: id.to_owned(), target }.start(plan, observer)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn end(kind: EndKind, pushback: Option<u64>, was_welcomed: bool) -> End {
-        End { kind, message: String::new(), pushback: pushback.map(Duration::from_millis), was_welcomed }
-    }
-
     #[test]
-    fn a_node_is_back_when_it_has_a_session_of_after_the_fault() {
-        const MS: u64 = 1_000_000;
-        let counts = FleetCounts::new(Arc::new(Tracker::default()));
-        let nodes = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
-        let names: Vec<Arc<str>> = nodes.iter().map(|node| Arc::from(node.as_str())).collect();
-        for name in &names {
-            counts.handle_welcome(name, 1, MS);
-        }
-        let fault = 10 * MS;
-        counts.handle_end(&names[0], &end(EndKind::Transport, None, true), 11 * MS);
-        counts.handle_end(&names[1], &end(EndKind::Asked, None, true), 12 * MS);
-        assert_eq!((counts.live(&nodes), counts.connected()), (1, 1));
-        assert_eq!(counts.back_since(&nodes, fault), Vec::<u64>::new(), "c never left, and is not back");
-        // Told to wait 5 ms: the one that comes after 4 ms does not keep it, the one after 5 ms does.
-        counts.handle_end(&names[0], &end(EndKind::Status(8), Some(5), false), 20 * MS);
-        counts.handle_welcome(&names[0], 2, 24 * MS);
-        counts.handle_end(&names[1], &end(EndKind::Status(8), Some(5), false), 20 * MS);
-        counts.handle_welcome(&names[1], 2, 25 * MS);
-        assert_eq!(counts.back_since(&nodes, fault), [14 * MS, 15 * MS]);
-        assert_eq!((counts.dropped_since(&nodes, fault), counts.drops()), (1, 1), "a cut of ours is no drop");
-        let Refusals { count, with_delay, kept } = counts.refusals();
-        assert_eq!((count, with_delay, kept), (2, 2, 1));
-        assert_eq!(counts.connected(), 3);
-    }
-
-    #[test]
-    fn a_node_that_moves_is_there_all_the_time() {
-        let counts = FleetCounts::new(Arc::new(Tracker::default()));
-        let (nodes, name) = (["a".to_owned()], Arc::from("a"));
-        counts.handle_welcome(&name, 1, 1);
-        counts.handle_welcome(&name, 2, 3);
-        assert_eq!((counts.live(&nodes), counts.connected()), (1, 1));
-        counts.handle_end(&name, &end(EndKind::Asked, None, true), 4);
-        assert_eq!(
-            (counts.live(&nodes), counts.connected(), counts.drops()),
-            (1, 1, 0),
-            "the old one has ended"
-        );
-        assert_eq!(counts.back_since(&nodes, 2), [1]);
-        counts.handle_end(&name, &end(EndKind::Transport, None, true), 5);
-        assert_eq!((counts.live(&nodes), counts.connected(), counts.drops()), (0, 0, 1));
+    fn sources_are_loopback_addresses_and_no_two_are_the_same() {
+        let all: std::collections::BTreeSet<IpAddr> = (0..10_000).map(source_address).collect();
+        assert!(all.len() == 10_000 && all.iter().all(IpAddr::is_loopback));
     }
 }

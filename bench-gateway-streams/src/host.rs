@@ -39,10 +39,17 @@ impl Machine {
     }
 }
 
-/// The commit that the program's folder is checked out at; empty elsewhere.
+/// The commit that the program's folder is checked out at, or the folder that it is run in, where that is a
+/// checkout of the project; empty elsewhere.
 pub(crate) fn commit() -> String {
     let program = std::env::current_exe().unwrap_or_default();
-    let folder = program.parent().unwrap_or_else(|| Path::new("."));
+    let beside = program.parent().unwrap_or_else(|| Path::new("."));
+    let here = Path::new("configs/bench").is_dir().then(|| Path::new("."));
+    let found = std::iter::once(beside).chain(here).map(commit_of).find(|commit| !commit.is_empty());
+    found.unwrap_or_default()
+}
+
+fn commit_of(folder: &Path) -> String {
     let git = Command::new("git")
         .arg("-C")
         .arg(folder)

@@ -41,6 +41,14 @@ impl Latencies {
         self.histogram.add(&other.histogram).expect("both have the same bounds");
     }
 
+    /// Points of its distribution, ever closer to the end: quantile and milliseconds.
+    pub(crate) fn curve(&self) -> Vec<(f64, f64)> {
+        let steps = self.histogram.iter_quantiles(2);
+        let points =
+            steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1000.0));
+        points.filter(|(quantile, _)| *quantile < 1.0).collect()
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.histogram.len()
     }
@@ -65,7 +73,7 @@ mod tests {
     #[test]
     fn percentiles_are_in_milliseconds() {
         let mut latencies = Latencies::new();
-        assert_eq!(latencies.percentiles(), None);
+        assert_eq!((latencies.percentiles(), latencies.curve()), (None, Vec::new()));
         for ms in 1..=1000 {
             latencies.record_ns(ms * 1_000_000);
         }
@@ -73,5 +81,7 @@ mod tests {
         assert!(
             (ms.p50 - 500.0).abs() < 1.0 && (ms.p99 - 990.0).abs() < 1.0 && (ms.max - 1000.0).abs() < 1.0
         );
+        let curve = latencies.curve();
+        assert!(curve.len() > 8 && curve.is_sorted_by(|a, b| a.0 <= b.0 && a.1 <= b.1), "{curve:?}");
     }
 }

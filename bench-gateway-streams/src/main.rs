@@ -8,20 +8,26 @@
 
 mod arguments;
 mod bare;
+mod compare;
 mod enqueuer;
 mod fleet;
+mod flood;
 mod floor;
 mod gate;
 mod host;
 mod interrupt;
 mod latency;
+mod micro;
+mod plots;
 mod progress;
 mod report;
 mod sampler;
 mod scenario;
 mod statistics;
+mod table;
 mod tracker;
 mod world;
+mod writer_alone;
 
 use std::process::ExitCode;
 
@@ -34,7 +40,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if matches!(arguments.scenario, Scenario::Chaos(_))
+    if matches!(arguments.scenario, Scenario::Chaos(_) | Scenario::Soak(_))
         && let Err(error) = scenario::chaos::in_namespaces_of_its_own()
     {
         return failed(&error);
@@ -68,6 +74,26 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Scenario::Hostile(arguments) => {
             interrupt::unless_interrupted(Box::pin(scenario::hostile::run(arguments))).await
         }
+        Scenario::Fanout(arguments) => {
+            interrupt::unless_interrupted(Box::pin(scenario::fanout::run(arguments))).await
+        }
+        Scenario::Throughput(arguments) => {
+            interrupt::unless_interrupted(Box::pin(scenario::throughput::run(arguments))).await
+        }
+        Scenario::Bloat(arguments) => {
+            interrupt::unless_interrupted(Box::pin(scenario::bloat::run(arguments))).await
+        }
+        Scenario::Soak(arguments) => {
+            interrupt::unless_interrupted(Box::pin(scenario::chaos::soak::run(arguments))).await
+        }
+        Scenario::Growth(arguments) => {
+            interrupt::unless_interrupted(Box::pin(scenario::growth::run(arguments))).await
+        }
+        Scenario::Micro(arguments) => interrupt::unless_interrupted(Box::pin(micro::run(arguments))).await,
+        Scenario::Compare(arguments) => compare::run(&arguments),
+        Scenario::Table(arguments) => table::run(&arguments),
+        Scenario::LoadProcess(arguments) => Box::pin(fleet::serve(*arguments)).await,
+        Scenario::WriterAlone(arguments) => Box::pin(writer_alone::serve(arguments)).await,
         Scenario::HostilePeer(arguments) => Box::pin(scenario::hostile::serve(*arguments)).await,
         Scenario::BareServer(arguments) => bare::serve(arguments).await,
         Scenario::Demo(arguments) => Box::pin(scenario::demo::run(arguments)).await,

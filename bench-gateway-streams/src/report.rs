@@ -4,8 +4,12 @@
 //! 2. What was not measured is absent, never zero.
 
 mod chaos;
+mod fanout;
 mod faults;
+mod growth;
 mod hostile;
+mod soak;
+mod throughput;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,15 +19,20 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::arguments::NodeTransport;
+use crate::gate::Check;
 use crate::host::Machine;
 use crate::latency::Percentiles;
 use crate::progress::print;
-use crate::sampler::Sample;
+use crate::sampler::{Sample, Window};
 use crate::statistics::{DatabaseShare, settings_line};
 
 pub(crate) use self::chaos::{ChaosRow, ChaosShare};
+pub(crate) use self::fanout::{BarePush, FanoutRound, FanoutShare};
 pub(crate) use self::faults::{MultiShare, StormShare};
+pub(crate) use self::growth::{GrowthPoint, GrowthShare};
 pub(crate) use self::hostile::{AdmissionShare, HostileRow, HostileShare};
+pub(crate) use self::soak::{CalmRow, SoakShare};
+pub(crate) use self::throughput::{BatchSize, Sides, ThroughputShare, WriterAlone};
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Commands {
@@ -81,7 +90,21 @@ impl Default for Verify {
 pub(crate) struct Gate {
     pub(crate) held: bool,
     pub(crate) missed: Vec<String>,
+    /// Every bound of the run with its figure, held or not.
+    pub(crate) checks: Vec<Check>,
 }
+
+/// What a transaction that never ends kept from vacuum.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct BloatShare {
+    /// Transactions since the oldest that is still seen, at the end.
+    pub(crate) horizon_age: i64,
+    /// Dead rows in the tables, at the end.
+    pub(crate) dead_rows: i64,
+}
+
+/// Points of a distribution: quantile and milliseconds.
+pub(crate) type Curve = Vec<(f64, f64)>;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Report {
@@ -97,11 +120,15 @@ pub(crate) struct Report {
     pub(crate) dispatch_ms: Option<Percentiles>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) completion_ms: Option<Percentiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fanout_ms: Option<Percentiles>,
     pub(crate) drops: u64,
     pub(crate) commands: Commands,
     pub(crate) gateway: GatewayShare,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) storm: Option<StormShare>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) throughput: Option<ThroughputShare>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) multi: Option<MultiShare>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,8 +154,20 @@ pub(crate) struct Report {
     pub(crate) injected_stall_ms: Option<f64>,
     pub(crate) heartbeats_acked: u64,
     pub(crate) session_ends: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fanout: Option<FanoutShare>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bloat: Option<BloatShare>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) soak: Option<SoakShare>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) growth: Option<GrowthShare>,
     pub(crate) database: DatabaseShare,
     pub(crate) series: Vec<Sample>,
+    /// Dispatch latency over longer stretches.
+    pub(crate) windows: Vec<Window>,
+    /// Distributions by name, for the plot of percentiles.
+    pub(crate) curves: BTreeMap<&'static str, Curve>,
 }
 
 impl Report {
@@ -137,11 +176,32 @@ impl Report {
         Some(self.dispatch_ms?.p99 / self.floor_ms?.p99)
     }
 
+    /// Dispatch p99 of the last window to that of the first.
+    pub(crate) fn window_p99_ratio(&self) -> Option<f64> {
+        let [first, .., last] = self.windows.as_slice() else { return None };
+        Some(last.dispatch_ms.p99 / first.dispatch_ms.p99)
+    }
+
     /// Writes the JSON file.
     pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let mut value = serde_json::to_value(self)?;
-        if let (Some(ratio), Some(object)) = (self.dispatch_p99_to_floor(), value.as_object_mut()) {
-            object.insert("dispatch_p99_to_floor".to_owned(), ratio.into());
+        let ratios = [
+            ("dispatch_p99_to_floor", self.dispatch_p99_to_floor()),
+            ("window_p99_ratio", self.window_p99_ratio()),
+            ("storm_all_to_bare", self.storm.as_ref().and_then(StormShare::all_to_bare)),
+            ("fanout_all_to_bare", self.fanout.as_ref().and_then(FanoutShare::all_to_bare)),
+            (
+                "writer_commands_to_bare",
+                self.throughput.as_ref().and_then(ThroughputShare::writer_commands_to_bare),
+            ),
+            (
+                "writer_events_to_bare",
+                self.throughput.as_ref().and_then(ThroughputShare::writer_events_to_bare),
+            ),
+        ];
+        if let Some(object) = value.as_object_mut() {
+            let known = ratios.into_iter().filter_map(|(name, ratio)| Some((name.to_owned(), ratio?.into())));
+            object.extend(known);
         }
         let text = serde_json::to_string_pretty(&value)?;
         fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
@@ -178,6 +238,11 @@ impl Report {
         lines.push(row("PostgreSQL", &settings_line(&self.database.settings)));
         lines.push(String::new());
         lines.extend(self.latencies());
+        lines.extend(self.fanout.iter().flat_map(FanoutShare::lines));
+        lines.extend(self.throughput.iter().flat_map(ThroughputShare::lines));
+        lines.extend(self.over_time());
+        lines.extend(self.soak.iter().flat_map(SoakShare::lines));
+        lines.extend(self.growth.iter().flat_map(GrowthShare::lines));
         lines.extend(self.storm.iter().flat_map(StormShare::lines));
         lines.extend(self.multi.iter().flat_map(MultiShare::lines));
         lines.extend(self.chaos.iter().flat_map(ChaosShare::lines));
@@ -195,6 +260,7 @@ impl Report {
             ("dispatch from intended start", self.dispatch_from_intended_ms),
             ("the enqueue itself", self.enqueue_ms),
             ("heartbeat round trip", self.heartbeat_ms),
+            ("fan-out: commit -> a node has it", self.fanout_ms),
             ("bare floor (no gateway)", self.floor_ms),
         ] {
             let Some(ms) = percentiles else { continue };
@@ -209,6 +275,31 @@ impl Report {
         }
         if let Some(ratio) = self.dispatch_p99_to_floor() {
             lines.push(row("dispatch p99 to the floor's", &format!("{ratio:.2}")));
+        }
+        lines
+    }
+
+    fn over_time(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.windows.len() > 1 {
+            lines.push(format!(
+                "  {:<34}{:>10}{:>10}{:>10}{:>10}",
+                "dispatch over time, ms", "p50", "p99", "max", "commands"
+            ));
+            lines.extend(self.windows.iter().map(|window| {
+                let Percentiles { p50, p99, max, .. } = window.dispatch_ms;
+                let from = format!("from second {:.0}", window.from_s);
+                format!("  {from:<34}{p50:>10.3}{p99:>10.3}{max:>10.3}{:>10}", window.commands)
+            }));
+        }
+        if let Some(ratio) = self.window_p99_ratio() {
+            lines.push(row("last p99 to the first", &format!("x {ratio:.2}")));
+        }
+        if let Some(BloatShare { horizon_age, dead_rows }) = self.bloat {
+            lines.push(row(
+                "kept from vacuum",
+                &format!("{dead_rows} dead rows, {horizon_age} transactions behind the horizon"),
+            ));
         }
         lines
     }
@@ -289,6 +380,23 @@ mod tests {
                 bare_handshakes_ms: Some(1.0),
                 ..StormShare::default()
             }),
+            fanout_ms: Some(Percentiles::default()),
+            throughput: Some(ThroughputShare {
+                commands_per_s: Some(1.0),
+                events_per_s: Some(1.0),
+                writer_commands_per_s: Some(1.0),
+                writer_events_per_s: Some(1.0),
+                bare_sql_commands_per_s: Some(1.0),
+                bare_sql_events_per_s: Some(1.0),
+                ..ThroughputShare::default()
+            }),
+            gateway: GatewayShare {
+                rss_bytes_idle: Some(1),
+                rss_per_session_bytes: Some(1.0),
+                rss_growth_ratio: Some(1.0),
+                cpu_percent: Some(1.0),
+                ..GatewayShare::default()
+            },
             multi: Some(MultiShare { rehome_ms: Some(Percentiles::default()), ..MultiShare::default() }),
             ..Report::default()
         };
@@ -304,6 +412,19 @@ mod tests {
             "/dispatch_ms/p99",
             "/dispatch_ms/p999",
             "/dispatch_ms/max",
+            "/fanout_ms/p50",
+            "/fanout_ms/p99",
+            "/fanout_ms/max",
+            "/throughput/commands_per_s",
+            "/throughput/events_per_s",
+            "/throughput/writer_commands_per_s",
+            "/throughput/writer_events_per_s",
+            "/throughput/bare_sql_commands_per_s",
+            "/throughput/bare_sql_events_per_s",
+            "/gateway/rss_bytes_idle",
+            "/gateway/rss_per_session_bytes",
+            "/gateway/rss_growth_ratio",
+            "/gateway/cpu_percent",
             "/drops",
             "/commands/enqueued",
             "/commands/succeeded",

@@ -68,8 +68,7 @@ pub(crate) struct Baseline {
 
 /// Starts the counts.
 pub(crate) async fn begin(connection: &mut PgConnection) -> Result<Baseline, sqlx::Error> {
-    let has = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_stat_statements')";
-    let (with_statements,): (bool,) = sqlx::query_as(has).fetch_one(&mut *connection).await?;
+    let with_statements = has_statements(connection).await?;
     if with_statements {
         sqlx::query("SELECT pg_stat_statements_reset()").execute(&mut *connection).await?;
     }
@@ -105,6 +104,29 @@ pub(crate) async fn end(
         share.top = top.collect();
     }
     Ok(share)
+}
+
+/// Counts buffers from now on, where the server can.
+pub(crate) async fn restart_buffers(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    if has_statements(connection).await? {
+        sqlx::query("SELECT pg_stat_statements_reset()").execute(connection).await?;
+    }
+    Ok(())
+}
+
+/// Buffers that all statements of this database touched since then; `None` where the server can't tell.
+pub(crate) async fn buffers(connection: &mut PgConnection) -> Result<Option<f64>, sqlx::Error> {
+    if !has_statements(connection).await? {
+        return Ok(None);
+    }
+    let statement = "SELECT coalesce(sum(shared_blks_hit + shared_blks_read), 0)::float8 FROM pg_stat_statements \
+                     WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    sqlx::query_scalar(statement).fetch_one(connection).await.map(Some)
+}
+
+async fn has_statements(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let has = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_stat_statements')";
+    sqlx::query_scalar(has).fetch_one(connection).await
 }
 
 async fn commits(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {

@@ -96,17 +96,23 @@ impl Tracker {
         inner.open.insert(id, Times { intended, sent, committed: None, received: None, acked: None });
     }
 
+    /// Commands of one transaction are about to be enqueued.
+    pub(crate) fn sending_many(&self, ids: &[Uuid], intended: u64, sent: u64) {
+        let mut inner = self.lock();
+        for id in ids {
+            inner.open.insert(*id, Times { intended, sent, committed: None, received: None, acked: None });
+        }
+    }
+
     /// Its commit is known.
     pub(crate) fn committed(&self, id: Uuid, at: u64) {
+        self.lock().commit(id, at);
+    }
+
+    /// The commit of all of them is known.
+    pub(crate) fn committed_many(&self, ids: &[Uuid], at: u64) {
         let mut inner = self.lock();
-        inner.enqueued.insert(id);
-        inner.figures.committed += 1;
-        if let Some(times) = inner.open.get_mut(&id) {
-            times.committed = Some(at);
-            let took = at.saturating_sub(times.sent);
-            inner.figures.enqueue.record_ns(took);
-        }
-        inner.settle(id);
+        ids.iter().for_each(|id| inner.commit(*id, at));
     }
 
     /// The enqueue failed: nothing to wait for.
@@ -184,6 +190,17 @@ impl Tracker {
         inner.settle(id);
     }
 
+    /// How many commands were committed and are not done, by count: what a closed loop asks all the time.
+    pub(crate) fn under_way(&self) -> u64 {
+        let inner = self.lock();
+        inner.figures.committed.saturating_sub(inner.figures.completed)
+    }
+
+    /// How many of all commands a node has read.
+    pub(crate) fn received_so_far(&self) -> u64 {
+        self.lock().figures.received
+    }
+
     /// Commands whose commit is known and whose result is not.
     pub(crate) fn open(&self) -> usize {
         self.lock().open.values().filter(|times| times.committed.is_some()).count()
@@ -206,6 +223,17 @@ impl Tracker {
 }
 
 impl Inner {
+    fn commit(&mut self, id: Uuid, at: u64) {
+        self.enqueued.insert(id);
+        self.figures.committed += 1;
+        if let Some(times) = self.open.get_mut(&id) {
+            times.committed = Some(at);
+            let took = at.saturating_sub(times.sent);
+            self.figures.enqueue.record_ns(took);
+        }
+        self.settle(id);
+    }
+
     // Once everything of a command is known it is counted and forgotten.
     fn settle(&mut self, id: Uuid) {
         let Some(times) = self.open.get(&id) else { return };

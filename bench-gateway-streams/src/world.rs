@@ -5,8 +5,10 @@
 //! 2. A gateway runs with its defaults, but for what a run has to set: the admission asked for, room
 //!    for all sessions, the heartbeat asked for.
 
+mod building;
 mod enrolling;
 mod members;
+mod metrics;
 mod settings;
 
 use std::net::SocketAddr;
@@ -16,9 +18,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gateway_testbed::authority::Authority;
-use gateway_testbed::balancer::{Balancer, BalancerOptions, Server};
+use gateway_testbed::balancer::Balancer;
 use gateway_testbed::cluster::{Cluster, ClusterError, ClusterOptions};
-use gateway_testbed::database::register_nodes;
 use gateway_testbed::gateway_process::GatewayOptions;
 use gateway_testbed::node::ExecutionLog;
 use gateway_testbed::pki::{GatewayFiles, Pki};
@@ -27,16 +28,19 @@ use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
 use crate::arguments::GatewayArguments;
+use crate::fleet::log_of;
 use crate::progress::say;
 use crate::scenario::chaos::SmallDisk;
 
-use self::settings::{gateway_toml, merged};
+use self::building::{
+    gateway_binary, make_nodes_known, names_of, spread_of, start_balancers, start_bystander, start_members,
+};
+use self::settings::gateway_toml;
 
 pub(crate) use self::members::{Member, fixed_address};
+pub(crate) use self::metrics::Metrics;
 
 const DATABASE: &str = "gateway";
-/// A balancer has two descriptors a session, and a process often no more than 20,000.
-const SESSIONS_A_BALANCER: usize = 9_000;
 
 /// What to build.
 #[derive(Debug)]
@@ -103,6 +107,9 @@ pub(crate) struct World {
     database_url: String,
     log: Arc<ExecutionLog>,
     node_names: Vec<String>,
+    load_processes: usize,
+    source_addresses: u16,
+    pki_folder: Option<PathBuf>,
     dir: PathBuf,
     _disk: Option<SmallDisk>,
     _folder: Option<TempDir>,
@@ -131,6 +138,7 @@ impl World {
         // An older run's log tells nothing about this one.
         let _ = std::fs::remove_file(&log_path);
         let log = Arc::new(ExecutionLog::open(&log_path).context("opening the nodes' log")?);
+        let (load_processes, source_addresses) = spread_of(&plan);
         match (plan.gateway.attach, &plan.gateway.database_url, &plan.gateway.pki) {
             (Some(address), Some(url), Some(folder_of_pki)) => {
                 let pki = Pki::open(folder_of_pki)?;
@@ -143,6 +151,7 @@ impl World {
                 make_nodes_known(&mut connection, &pki, &node_names).await?;
                 let gateway = Gateway::Running { address, pid: plan.gateway.gateway_pid };
                 let database_url = url.clone();
+                let binary = gateway_binary(plan.gateway.gateway_bin.as_deref()).ok();
                 Ok(Self {
                     balancers: Vec::new(),
                     gateway,
@@ -151,10 +160,13 @@ impl World {
                     cluster: None,
                     pki,
                     files: None,
-                    binary: None,
+                    binary,
                     database_url,
                     log,
                     node_names,
+                    load_processes,
+                    source_addresses,
+                    pki_folder: Some(folder_of_pki.clone()),
                     dir,
                     _disk: None,
                     _folder: folder,
@@ -184,9 +196,11 @@ impl World {
             ..ClusterOptions::default()
         })?;
         let database_url = cluster.create_database(DATABASE).await?;
-        let pki = match &folder {
-            Some(_) => Pki::new()?,
-            None => Pki::open(&dir.join("pki"))?,
+        let (load_processes, source_addresses) = spread_of(plan);
+        let pki_folder = (folder.is_none() || load_processes > 1).then(|| dir.join("pki"));
+        let pki = match &pki_folder {
+            None => Pki::new()?,
+            Some(folder) => Pki::open(folder)?,
         };
         let files = pki.write_gateway_files(&dir.join("tls"))?;
         let mut options =
@@ -224,10 +238,28 @@ impl World {
             database_url,
             log,
             node_names,
+            load_processes,
+            source_addresses,
+            pki_folder,
             dir,
             _disk: None,
             _folder: folder,
         })
+    }
+
+    /// Processes that the nodes are spread over.
+    pub(crate) fn load_processes(&self) -> usize {
+        self.load_processes
+    }
+
+    /// Addresses that they dial from.
+    pub(crate) fn source_addresses(&self) -> u16 {
+        self.source_addresses
+    }
+
+    /// The authority of their certificates as files, where there are any.
+    pub(crate) fn pki_folder(&self) -> Option<&Path> {
+        self.pki_folder.as_deref()
     }
 
     pub(crate) fn pki(&self) -> &Pki {
@@ -257,6 +289,13 @@ impl World {
         &self.log
     }
 
+    /// The nodes' logs, of all load processes.
+    pub(crate) fn logs(&self) -> Vec<PathBuf> {
+        let own = self.log.path();
+        let others = (1..).map(|number| log_of(own, number)).take_while(|log| log.is_file());
+        std::iter::once(own.to_owned()).chain(others).collect()
+    }
+
     pub(crate) fn database_url(&self) -> &str {
         &self.database_url
     }
@@ -275,6 +314,11 @@ impl World {
     /// Where nodes connect, if there is but one such place.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addresses().first().copied().unwrap_or_else(|| ([0, 0, 0, 0], 0).into())
+    }
+
+    /// Whether `gateway verify` can be run.
+    pub(crate) fn has_binary(&self) -> bool {
+        self.binary.is_some()
     }
 
     /// Where the bystander listens.
@@ -355,6 +399,17 @@ impl World {
         Ok(usages.into_iter().max_by_key(|usage| usage.rss_bytes))
     }
 
+    /// What the gateway's metrics say now, by name and labels as they are written; empty where it is not ours.
+    pub(crate) async fn metrics(&self) -> anyhow::Result<Metrics> {
+        match &self.gateway {
+            Gateway::Own(members) => {
+                let member = members.first().context("there is no gateway")?;
+                Metrics::read(member.control()).await
+            }
+            Gateway::Running { .. } => Ok(Metrics::default()),
+        }
+    }
+
     /// Stops the gateway for a while and lets it go on.
     pub(crate) async fn stall(&mut self, how_long: Duration) -> anyhow::Result<()> {
         let member = self.members()?.first_mut().context("there is no gateway")?;
@@ -363,13 +418,19 @@ impl World {
         member.resume()
     }
 
-    /// `gateway verify` with the nodes' logs: what does not hold, as lines; empty if everything does.
+    /// `gateway verify` with the nodes' logs: what does not hold, as lines; empty if everything does. Of a
+    /// gateway that runs elsewhere the rows alone are looked at, as other nodes have their logs.
     pub(crate) async fn verify(&self) -> anyhow::Result<Vec<String>> {
         self.log.flush()?;
-        let binary = self.binary.as_ref().context("`gateway verify` needs the harness's own gateway")?;
+        let binary = self.binary.as_ref();
+        let binary =
+            binary.context("`gateway verify` needs a gateway's binary; name it with --gateway-bin")?;
         let mut command = tokio::process::Command::new(binary);
-        command.args(["verify", "--database-url", &self.database_url, "--timeout", "120s", "--node-logs"]);
-        let output = command.arg(self.log.path()).kill_on_drop(true).output().await?;
+        command.args(["verify", "--database-url", &self.database_url, "--timeout", "300s"]);
+        if self.is_own() {
+            command.arg("--node-logs").args(self.logs());
+        }
+        let output = command.kill_on_drop(true).output().await?;
         let told = String::from_utf8_lossy(&output.stdout);
         match output.status.code() {
             Some(0) => Ok(Vec::new()),
@@ -404,92 +465,4 @@ impl World {
         }
         Ok(violations)
     }
-}
-
-async fn start_bystander(plan: &WorldPlan, base: &GatewayOptions) -> anyhow::Result<Option<Member>> {
-    if !plan.bystander {
-        return Ok(None);
-    }
-    let mut options = base.clone();
-    options.id = "bystander".to_owned();
-    options.dir = base.dir.join(&options.id);
-    options.listen = "127.0.0.1:0".to_owned();
-    Member::start(options, None).await.map(Some)
-}
-
-// One gateway takes any port; several keep the ports that the balancers know.
-async fn start_members(plan: &WorldPlan, base: GatewayOptions) -> anyhow::Result<Vec<Member>> {
-    let mut members = Vec::with_capacity(plan.gateways);
-    for index in 1..=plan.gateways {
-        let mut options = base.clone();
-        let mut control = None;
-        if plan.gateways > 1 {
-            let asked = fixed_address()?;
-            options.id = format!("gateway-{index}");
-            options.dir = base.dir.join(&options.id);
-            options.listen = fixed_address()?.to_string();
-            options.extra = merged(&base.extra, &format!("[control]\nlisten = \"{asked}\"\n"))?;
-            control = Some(asked);
-        }
-        let member = Member::start(options, control).await?;
-        let pid = member.pid().unwrap_or_default();
-        match plan.gateways {
-            1 => say(&format!("the gateway (process {pid}) listens on {}", member.address())),
-            _ => say(&format!("{} (process {pid}) listens on {}", member.id(), member.address())),
-        }
-        members.push(member);
-    }
-    Ok(members)
-}
-
-async fn start_balancers(plan: &WorldPlan, members: &[Member], dir: &Path) -> anyhow::Result<Vec<Balancer>> {
-    let mut balancers = Vec::new();
-    if plan.gateways > 1 {
-        for index in 0..plan.sessions.div_ceil(SESSIONS_A_BALANCER) {
-            let server = |member: &Member| {
-                let control = member.control().context("a gateway behind a balancer has a control port")?;
-                Ok(Server { address: member.address(), control })
-            };
-            let options = BalancerOptions {
-                dir: dir.join(format!("balancer-{index}")),
-                listen: fixed_address()?,
-                servers: members.iter().map(server).collect::<anyhow::Result<_>>()?,
-            };
-            let balancer = Balancer::start(options).await?;
-            say(&format!(
-                "the balancer (process {}, {}) listens on {}",
-                balancer.pid(),
-                balancer.version(),
-                balancer.address()
-            ));
-            balancers.push(balancer);
-        }
-    }
-    Ok(balancers)
-}
-
-fn gateway_binary(asked: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let beside = || {
-        let program = std::env::current_exe().context("looking for this program's folder")?;
-        Ok::<_, anyhow::Error>(program.with_file_name("gateway"))
-    };
-    let binary = match asked {
-        Some(binary) => std::path::absolute(binary)?,
-        None => beside()?,
-    };
-    anyhow::ensure!(
-        binary.is_file(),
-        "there is no gateway at {}; build it (cargo build --release) or name it with --gateway-bin",
-        binary.display()
-    );
-    Ok(binary)
-}
-
-fn names_of(prefix: &str, sessions: usize) -> Vec<String> {
-    (0..sessions).map(|index| format!("{prefix}-{index:05}")).collect()
-}
-
-async fn make_nodes_known(connection: &mut PgConnection, pki: &Pki, names: &[String]) -> anyhow::Result<()> {
-    let ids: Vec<String> = names.iter().map(|name| pki.node_id(name)).collect();
-    register_nodes(connection, &ids).await.context("registering the nodes")
 }

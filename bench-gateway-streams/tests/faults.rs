@@ -66,6 +66,25 @@ fn a_killed_gateway_a_zombie_and_cut_connections_lose_nothing() {
 }
 
 #[test]
+fn a_soak_tells_each_quiet_stretch_and_how_the_last_stands_to_the_first() {
+    let faults =
+        ["soak", "--faults", "connections-cut", "--sessions", "60", "--lease-ttl", "3s", "--seed", "7"];
+    let (output, report) = run(&[&faults[..], &["--for", "3s", "--calm", "3s"]].concat());
+    let (calm, rows) = (&report["soak"]["calm"], &report["chaos"]["rows"]);
+    // The time is over after the first stretch.
+    assert_eq!((calm.as_array().unwrap().len(), rows.as_array().unwrap().len()), (1, 0), "{}", text(&output));
+    let (output, report) = run(&[&faults[..], &["--for", "6s", "--calm", "3s"]].concat());
+    let (calm, rows) = (&report["soak"]["calm"], &report["chaos"]["rows"]);
+    assert_eq!((calm.as_array().unwrap().len(), rows.as_array().unwrap().len()), (2, 1), "{}", text(&output));
+    for stretch in calm.as_array().unwrap() {
+        assert!(stretch["commands"].as_u64().unwrap() > 100 && stretch["rss_bytes"].as_u64().unwrap() > 0);
+    }
+    assert!(report["gateway"]["rss_growth_ratio"].as_f64().unwrap() > 0.0);
+    assert!(report["window_p99_ratio"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["soak"]["faults"], 1);
+}
+
+#[test]
 fn a_storm_is_let_in_by_its_delays_and_a_killed_gateway_comes_back() {
     let load = ["--sessions", "60", "--duration", "1s"];
     let (_, report) = run(&[&["storm", "--opens-per-second", "20"], &load[..]].concat());

@@ -1,4 +1,4 @@
-//! The two answers over HTTP, and the bounds of who may ask.
+//! Health and metrics over plain HTTP on loopback, and the bounds of who may ask.
 //!
 //! 1. At most `MAX_CONNECTIONS` are served at once; more wait in the backlog.
 //! 2. A connection ends after `MAX_LIFE`, whatever the peer does, so that none is held for ever.
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::metrics;
+use crate::api::calls;
 use crate::status::Status;
 
 const MAX_CONNECTIONS: usize = 64;
@@ -26,29 +26,23 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between accepts that fail (no descriptor left), so that the thread does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `stop` is notified.
-pub(crate) async fn serve(listener: TcpListener, status: Arc<dyn Status>, stop: Arc<Notify>) {
+/// Serves for ever.
+pub(crate) async fn serve(listener: TcpListener, status: Arc<dyn Status>) {
     let router = Router::new()
         .route("/v1/health", get(health))
         .route("/metrics", get(scrape))
         .fallback(unknown)
         .with_state(status);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let accepting = async {
-        loop {
-            let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
-            match listener.accept().await {
-                Ok((stream, _)) => drop(tokio::spawn(serve_connection(stream, router.clone(), place))),
-                Err(error) => {
-                    tracing::warn!(%error, "control: a connection can't be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(serve_connection(stream, router.clone(), place))),
+            Err(error) => {
+                tracing::warn!(%error, "control: a connection can't be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
-    };
-    tokio::select! {
-        () = accepting => {}
-        () = stop.notified() => {}
     }
 }
 
@@ -61,15 +55,14 @@ async fn serve_connection(stream: TcpStream, router: Router, _place: OwnedSemaph
 }
 
 async fn health(State(status): State<Arc<dyn Status>>) -> Response {
-    let health = status.health();
-    let code = if health.serving { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (code, axum::Json(health)).into_response()
+    calls::health(&status)
 }
 
 async fn scrape(State(status): State<Arc<dyn Status>>) -> Response {
-    ([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], metrics::text(&status)).into_response()
+    calls::scrape(&status)
 }
 
 async fn unknown() -> Response {
-    (StatusCode::NOT_FOUND, "There is GET /v1/health and GET /metrics.\n").into_response()
+    let sentence = "There is GET /v1/health and GET /metrics; all else is on control.api_listen.\n";
+    (StatusCode::NOT_FOUND, sentence).into_response()
 }

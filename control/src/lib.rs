@@ -1,18 +1,24 @@
-//! The control thread: health as JSON and metrics for Prometheus, over HTTP on a loopback address; and the
-//! relays, which pass calls of nodes on to the services behind the gateway.
+//! The control thread: health and metrics over plain HTTP on a loopback address; the control API over
+//! HTTP/2 with internal mTLS (`api`); the relays, which pass calls of nodes on to the services behind the
+//! gateway; and the tunnels (`tunnel`).
 //!
-//! It reads what other threads have counted, through `Status`, and decides nothing. No session and
-//! no command depends on it.
+//! It reads what other threads have counted, through `Status`, asks the writer through `api::Desk`, and decides
+//! nothing. No session and no command depends on it.
 //!
-//! 1. It serves a loopback address alone: there is no encryption yet.
-//! 2. It depends on core and, for what it says to services, on proto; the gateway hands the numbers in.
+//! 1. What is not encrypted is served on a loopback address alone, and changes nothing.
+//! 2. It depends on core and, for what it says to services, on proto; the gateway hands the rest in.
 //! 3. A fault of a caller ends that caller's connection, never the thread.
 
+pub mod api;
+pub mod client;
+mod courier;
+mod dial;
 mod http;
 mod metrics;
 mod process;
 pub mod relay;
 mod status;
+pub mod tunnel;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -21,11 +27,13 @@ use std::thread::JoinHandle;
 
 use tokio::sync::Notify;
 
+use api::ApiConfig;
 use relay::RelayConfig;
+use tunnel::{Room as TunnelRoom, TunnelConfig, TunnelDoor};
 
 pub use status::{
-    Distribution, Family, Health, Label, LoopHealth, Points, QueueHealth, ShardHealth, Status, SweepHealth,
-    Unit, number, phase_label,
+    Distribution, Family, Headroom, Health, Label, LeaseHealth, LoopHealth, Points, QueueHealth, Room,
+    ShardHealth, Status, SweepHealth, Unit, number, phase_label,
 };
 
 /// What the thread needs.
@@ -35,8 +43,12 @@ pub struct ControlConfig {
     /// The cpu to pin the thread to.
     pub cpu: Option<usize>,
     pub status: Arc<dyn Status>,
+    /// `None`: there is no control API.
+    pub api: Option<ApiConfig>,
     /// `None`: no calls are passed on from here.
     pub relays: Option<RelayConfig>,
+    /// `None`: no tunnels are opened from here.
+    pub tunnels: Option<TunnelConfig>,
 }
 
 impl std::fmt::Debug for ControlConfig {
@@ -57,6 +69,7 @@ pub struct ControlError;
 #[derive(Debug)]
 pub struct ControlHandle {
     address: SocketAddr,
+    api_address: Option<SocketAddr>,
     stopper: ControlStopper,
     thread: JoinHandle<()>,
 }
@@ -78,6 +91,11 @@ impl ControlHandle {
         self.address
     }
 
+    /// Where the API listens, with the port that was taken.
+    pub const fn api_address(&self) -> Option<SocketAddr> {
+        self.api_address
+    }
+
     /// What ends it.
     pub fn stopper(&self) -> ControlStopper {
         self.stopper.clone()
@@ -94,39 +112,95 @@ impl ControlHandle {
     }
 }
 
-/// Binds the address and starts the thread `control`.
-pub fn spawn(config: ControlConfig) -> io::Result<ControlHandle> {
-    if !config.listen.ip().is_loopback() {
-        let sentence = format!("{} is not a loopback address", config.listen);
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
+/// Which address can't be had, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{address}: {error}")]
+pub struct ListenError {
+    pub address: SocketAddr,
+    #[source]
+    pub error: io::Error,
+}
+
+/// Binds the addresses and starts the thread `control`.
+pub fn spawn(config: ControlConfig) -> Result<ControlHandle, ListenError> {
+    let plain = config.listen;
+    let failed = |error| ListenError { address: plain, error };
+    if !plain.ip().is_loopback() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "is not a loopback address")));
     }
-    let listener = TcpListener::bind(config.listen)?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let (listener, address) = bind(plain)?;
+    let api = match config.api {
+        Some(api) => Some((bind(api.listen)?, api)),
+        None => None,
+    };
+    let api_address = api.as_ref().map(|((_, address), _)| *address);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(failed)?;
     let stopper = ControlStopper(Arc::default());
     let stop = Arc::clone(&stopper.0);
-    let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
-        if let Some(cpu) = config.cpu {
+    let (cpu, status, relays, tunnels) = (config.cpu, config.status, config.relays, config.tunnels);
+    let serve = move || {
+        if let Some(cpu) = cpu {
             pin(cpu);
         }
         runtime.block_on(async move {
-            match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => tokio::select! {
-                    () = http::serve(listener, config.status, stop) => {}
-                    () = pass_on(config.relays) => {}
-                },
-                Err(error) => tracing::error!(%error, "control: the listener can't be watched"),
+            let api = api.map(|((listener, _), api)| (listener, api));
+            let (door, room) = tunnels.map(TunnelRoom::new).unzip();
+            tokio::select! {
+                () = serve_plain(listener, Arc::clone(&status)) => {}
+                () = serve_api(api, status, door) => {}
+                () = pass_on(relays) => {}
+                () = relay_tunnels(room) => {}
+                () = stop.notified() => {}
             }
         });
-    })?;
-    Ok(ControlHandle { address, stopper, thread })
+    };
+    let thread = std::thread::Builder::new().name("control".to_owned()).spawn(serve).map_err(failed)?;
+    Ok(ControlHandle { address, api_address, stopper, thread })
+}
+
+fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ListenError> {
+    let bound = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let taken = listener.local_addr()?;
+        Ok((listener, taken))
+    };
+    bound().map_err(|error| ListenError { address, error })
+}
+
+async fn serve_plain(listener: TcpListener, status: Arc<dyn Status>) {
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => http::serve(listener, status).await,
+        Err(error) => tracing::error!(%error, "control: the listener can't be watched"),
+    }
+}
+
+/// Serves the API; where there is none, it goes on to be there.
+async fn serve_api(
+    api: Option<(TcpListener, ApiConfig)>,
+    status: Arc<dyn Status>,
+    tunnels: Option<TunnelDoor>,
+) {
+    let Some((listener, config)) = api else { return std::future::pending().await };
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => api::serve(listener, config, status, tunnels).await,
+        Err(error) => tracing::error!(%error, "control: the listener of the API can't be watched"),
+    }
 }
 
 /// Passes calls on, and goes on to be there when the shards are gone.
 async fn pass_on(relays: Option<RelayConfig>) {
     if let Some(config) = relays {
         relay::run(config).await;
+    }
+    std::future::pending().await
+}
+
+/// Relays tunnels, and goes on to be there when the shards are gone.
+async fn relay_tunnels(room: Option<TunnelRoom>) {
+    if let Some(room) = room {
+        room.run().await;
     }
     std::future::pending().await
 }

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use gateway_core::histogram::HistogramReading;
 use gateway_core::ids::ShardId;
 use gateway_core::store::Queue;
 use gateway_core::writer::Phase;
@@ -29,10 +30,14 @@ pub struct Health {
     pub version: &'static str,
     #[serde(serialize_with = "phase_word")]
     pub phase: Phase,
-    /// Whether new sessions are taken: the phase is serving, and no thread has ended.
+    /// Whether new sessions should come here: the phase is serving, and there is room.
     pub serving: bool,
+    /// Why not, where they should not; each a sentence without its full stop.
+    pub reasons: Vec<String>,
     /// The lease was lost and is not held again yet.
     pub fenced: bool,
+    pub lease: LeaseHealth,
+    pub headroom: Headroom,
     /// Notifications of new commands arrive; where not, the poll finds them.
     pub listening: bool,
     pub uptime_seconds: f64,
@@ -46,6 +51,35 @@ pub struct Health {
     pub queues: Vec<QueueHealth>,
     pub loops: Vec<LoopHealth>,
     pub shards: Vec<ShardHealth>,
+}
+
+/// The lease of the gateway's id.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LeaseHealth {
+    pub held: bool,
+    /// Of the lease, while it is held.
+    pub epoch: Option<u64>,
+    /// Since the last good renewal began; at half the TTL the gateway fences itself.
+    pub age_seconds: Option<f64>,
+    pub ttl_seconds: f64,
+}
+
+/// What is used of what there is, where more is refused or waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Headroom {
+    pub streams: Room,
+    pub pending_hellos: Room,
+    /// Messages of all shards that wait for the writer.
+    pub writer_messages: Room,
+    /// Messages of the writer that wait for a shard, by shard.
+    pub shard_messages: Vec<Room>,
+}
+
+/// One bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Room {
+    pub used: u64,
+    pub of: u64,
 }
 
 /// What this gateway's sweeps have done for all gateways, since it started.
@@ -134,6 +168,12 @@ pub struct Distribution {
     pub count: u64,
     /// Upper bound and how many fell between the bound below and it; the last bound is `f64::INFINITY`.
     pub buckets: Vec<(f64, u64)>,
+}
+
+impl From<HistogramReading> for Distribution {
+    fn from(HistogramReading { sum, count, buckets }: HistogramReading) -> Self {
+        Self { sum, count, buckets }
+    }
 }
 
 /// A label of a point.

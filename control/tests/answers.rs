@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gateway_control::{
-    ControlConfig, ControlHandle, Distribution, Family, Health, Label, LoopHealth, Points, QueueHealth,
-    ShardHealth, Status, SweepHealth, Unit, spawn,
+    ControlConfig, ControlHandle, Distribution, Family, Headroom, Health, Label, LeaseHealth, LoopHealth,
+    Points, QueueHealth, Room, ShardHealth, Status, SweepHealth, Unit, spawn,
 };
 use gateway_core::ids::ShardId;
 use gateway_core::store::Queue;
@@ -31,7 +31,15 @@ impl Status for Gateway {
             version: "1.2.3",
             phase: if fenced { Phase::Waiting } else { Phase::Serving },
             serving: !fenced,
+            reasons: if fenced { vec!["it is fenced".to_owned()] } else { Vec::new() },
             fenced,
+            lease: LeaseHealth { held: !fenced, epoch: Some(4), age_seconds: Some(0.5), ttl_seconds: 20.0 },
+            headroom: Headroom {
+                streams: Room { used: 3, of: 10 },
+                pending_hellos: Room { used: 1, of: 5 },
+                writer_messages: Room { used: 0, of: 9 },
+                shard_messages: vec![Room { used: 0, of: 9 }],
+            },
             listening: true,
             uptime_seconds: 1.5,
             sessions: 2,
@@ -94,7 +102,8 @@ fn start() -> (Arc<Gateway>, ControlHandle) {
     let gateway = Arc::new(Gateway::default());
     let status: Arc<dyn Status> = Arc::<Gateway>::clone(&gateway);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let handle = spawn(ControlConfig { listen, cpu: None, status, relays: None }).expect("a free port");
+    let handle = spawn(ControlConfig { listen, cpu: None, status, api: None, relays: None, tunnels: None })
+        .expect("a free port");
     (gateway, handle)
 }
 
@@ -185,6 +194,7 @@ fn a_caller_that_breaks_http_or_says_nothing_hurts_nobody_else() {
 fn an_address_that_others_could_reach_is_refused() {
     let status: Arc<dyn Status> = Arc::new(Gateway::default());
     let listen = SocketAddr::from(([0, 0, 0, 0], 0));
-    let error = spawn(ControlConfig { listen, cpu: None, status, relays: None }).expect_err("not loopback");
+    let error = spawn(ControlConfig { listen, cpu: None, status, api: None, relays: None, tunnels: None })
+        .expect_err("not loopback");
     assert!(error.to_string().contains("not a loopback address"), "{error}");
 }

@@ -12,6 +12,7 @@ use crate::ids::{
 };
 use crate::inventory::SectionHash;
 use crate::time::UnixMillis;
+use crate::tunnel::{OpenTunnel, TunnelRefused};
 
 /// The protocol number spoken by this gateway.
 pub const PROTOCOL: u32 = 1;
@@ -27,11 +28,48 @@ pub enum NodeFrame {
     Status(Box<Status>),
     InventorySection(Box<InventorySection>),
     Credit(CreditChange),
+    TunnelRefused(TunnelRefused),
     Goodbye(Goodbye),
     /// A durable frame of a kind that this gateway does not store; answered `Rejected`.
     Unsupported(FrameRef),
     /// A frame without an arm that this gateway knows, or one that asks for no answer.
     Ignored,
+}
+
+impl NodeFrame {
+    /// The kinds, for metrics.
+    pub const KINDS: [&str; 12] = [
+        "hello",
+        "heartbeat",
+        "command-update",
+        "event-batch",
+        "spec-applied",
+        "status",
+        "inventory-section",
+        "credit",
+        "goodbye",
+        "unsupported",
+        "ignored",
+        "tunnel-refused",
+    ];
+
+    /// Which of them this is.
+    pub const fn kind(&self) -> usize {
+        match self {
+            Self::Hello(_) => 0,
+            Self::Heartbeat(_) => 1,
+            Self::CommandUpdate(_) => 2,
+            Self::EventBatch(_) => 3,
+            Self::SpecApplied(_) => 4,
+            Self::Status(_) => 5,
+            Self::InventorySection(_) => 6,
+            Self::Credit(_) => 7,
+            Self::Goodbye(_) => 8,
+            Self::Unsupported(_) => 9,
+            Self::Ignored => 10,
+            Self::TunnelRefused(_) => 11,
+        }
+    }
 }
 
 /// The first frame of a session.
@@ -212,6 +250,7 @@ pub enum GatewayFrame {
     EventAck(EventAck),
     Rejected(Rejected),
     Spec(Box<Spec>),
+    OpenTunnel(Box<OpenTunnel>),
     /// These sections are not stored as the node has them.
     InventoryWanted(Vec<SectionName>),
     Drain {
@@ -228,6 +267,42 @@ pub enum GatewayFrame {
     },
 }
 
+impl GatewayFrame {
+    /// The kinds, for metrics.
+    pub const KINDS: [&str; 12] = [
+        "welcome",
+        "command",
+        "cancel-command",
+        "ack",
+        "event-ack",
+        "rejected",
+        "spec",
+        "inventory-wanted",
+        "drain",
+        "revocation-notice",
+        "heartbeat-ack",
+        "open-tunnel",
+    ];
+
+    /// Which of them this is.
+    pub const fn kind(&self) -> usize {
+        match self {
+            Self::Welcome(_) => 0,
+            Self::Command(_) => 1,
+            Self::CancelCommand(_) => 2,
+            Self::Ack(_) => 3,
+            Self::EventAck(_) => 4,
+            Self::Rejected(_) => 5,
+            Self::Spec(_) => 6,
+            Self::InventoryWanted(_) => 7,
+            Self::Drain { .. } => 8,
+            Self::RevocationNotice { .. } => 9,
+            Self::HeartbeatAck { .. } => 10,
+            Self::OpenTunnel(_) => 11,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
     pub session_epoch: SessionEpoch,
@@ -239,6 +314,10 @@ pub struct Welcome {
     pub result_bytes: u32,
     pub events_per_batch: u32,
     pub inventory_wanted: Vec<SectionName>,
+    /// Features that both sides named.
+    pub features: Vec<&'static str>,
+    /// Where `Tunnel` may be dialled, besides the session's connection.
+    pub tunnel_address: Option<String>,
 }
 
 /// A command as it is sent.

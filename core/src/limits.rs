@@ -7,8 +7,9 @@
 //! Memory that load can make grow is at most, for one gateway:
 //! `to_writer_bytes + shards × (receive_bytes_per_shard) + streams × (2 × session_inbox_bytes +
 //! session_outbox_bytes) + MAX_SPEC_BYTES_ON_THE_WAY + MAX_RELAY_BYTES + shards × MAX_RELAYS_PER_SHARD ×
-//! (MAX_REQUEST_BYTES or MAX_ANSWER_BYTES)`, and what is spoken to by few is far below it.
+//! (MAX_REQUEST_BYTES or MAX_ANSWER_BYTES) + tunnels.most × 2 × (tunnels.window_bytes + MAX_TUNNEL_FRAME_BYTES)`, and what is spoken to by few is far below it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::certificate::UnknownSerial;
@@ -124,6 +125,8 @@ pub struct Limits {
     pub session_inbox_bytes: usize,
     /// What may wait to be read by one peer; past it the peer is slow and is cut.
     pub session_outbox_bytes: usize,
+    /// Of tunnels; shared with the machine that holds them.
+    pub tunnels: Arc<TunnelLimits>,
     /// Partly received frames of one shard.
     pub receive_bytes_per_shard: usize,
     pub to_writer_messages: usize,
@@ -176,6 +179,7 @@ impl Default for Limits {
             session_inbox_frames: 16,
             session_inbox_bytes: 64 << 10,
             session_outbox_bytes: 16 << 20,
+            tunnels: Arc::default(),
             receive_bytes_per_shard: 64 << 20,
             to_writer_messages: 16_384,
             to_writer_bytes: 64 << 20,
@@ -194,6 +198,46 @@ impl Default for Limits {
             relays_in_flight: 32,
             relays_waiting: 256,
             relay_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What bounds tunnels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TunnelLimits {
+    /// Tunnels of the gateway, from the open on. Zero: none are offered.
+    pub most: usize,
+    pub per_node: usize,
+    /// What may be on its way in one direction of a tunnel.
+    pub window_bytes: usize,
+    /// How long an open waits for the node's stream.
+    pub open_timeout: Duration,
+    pub max_life: Duration,
+    /// How often the IAM service is asked about the caller of a tunnel.
+    pub reauthorize_every: Duration,
+    /// How long a tunnel outlives an IAM service that can't be asked.
+    pub iam_patience: Duration,
+    /// Questions that are with the IAM service at once.
+    pub iam_in_flight: usize,
+    /// Tickets that are remembered as used.
+    pub used_tickets: usize,
+    /// Where nodes dial for their side of a tunnel, so as to reach this very gateway.
+    pub direct_address: Option<String>,
+}
+
+impl Default for TunnelLimits {
+    fn default() -> Self {
+        Self {
+            most: 0,
+            per_node: 16,
+            window_bytes: 64 << 10,
+            open_timeout: Duration::from_secs(10),
+            max_life: Duration::from_secs(12 * 3600),
+            reauthorize_every: Duration::from_secs(60),
+            iam_patience: Duration::from_secs(120),
+            iam_in_flight: 32,
+            used_tickets: 65_536,
+            direct_address: None,
         }
     }
 }

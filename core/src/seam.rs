@@ -1,5 +1,5 @@
 //! What crosses between a shard and the writer. The only two message types between those threads; what
-//! crosses between a shard and the relays is in `relay`.
+//! crosses between a shard and the relays is in `relay`, what of tunnels in `tunnel`.
 //!
 //! 1. A shard never waits for the writer: it posts, goes on, and meets the answer in its mailbox.
 //! 2. For one session the order of messages is the order of what happened, both ways.
@@ -16,6 +16,7 @@ use bytes::Bytes;
 
 use crate::close::CloseReason;
 use crate::command::CommandState;
+use crate::desk::VitalsAsk;
 use crate::drain::DrainOrder;
 use crate::frame::{
     Attested, CancelCommand, Command, CommandUpdate, CreditChange, Event, EventBatch, Hello, RefusedEvent,
@@ -30,6 +31,7 @@ use crate::mail::Weigh;
 use crate::relay::RelayAnswer;
 use crate::revocation::{Revocation, RevokedSet};
 use crate::time::UnixMillis;
+use crate::tunnel::FromTunnels;
 
 /// What a spec weighs beside its body; the stores count the same.
 pub const SPEC_HEAD_BYTES: usize = 256;
@@ -147,23 +149,28 @@ pub struct LookRequest {
     pub list: Box<[SectionHash]>,
 }
 
-/// From the writer to a shard, and from the relays.
+/// From the writer to a shard, from the relays, the tunnels' room and the control API.
 #[derive(Debug)]
 pub enum ToShard {
     /// For one session of the shard.
     Session { key: SessionKey, news: SessionNews },
-    /// Whether new sessions may be opened. `false` before the lease is held, fenced, stopping.
+    /// Whether new sessions may be opened. `false` before the lease is held, fenced, stopping; `true` also takes a
+    /// drain back.
     Serving(bool),
     /// Every session ends for this reason (fenced); the listener stays.
     CloseAll(CloseReason),
     /// What is revoked from now on, whole, and what of it was not before: sessions of those end.
     Revoked { set: Arc<RevokedSet>, added: Arc<[Revocation]> },
-    /// Every session is told to leave, new ones are refused; both for good.
+    /// Every session is told to leave, new ones are refused until `Serving(true)`.
     Drain(DrainOrder),
     /// The drain is over: sessions that have not left are cut.
     Cut(DrainOrder),
     /// The answer to a call that was passed on.
     Relayed(Box<RelayAnswer>),
+    /// Of the tunnels' room.
+    Tunnel(FromTunnels),
+    /// The control API asks when sessions were heard.
+    Vitals(Box<VitalsAsk>),
     /// Close the listener, end every session as `Stopping`, post what is owed, then `ShardStopped`.
     Stop,
 }
@@ -312,8 +319,8 @@ fn list_bytes(list: &[SectionHash]) -> usize {
 }
 
 impl Weigh for ToShard {
-    // What goes down is bounded by credits, Hellos, acks in flight, `SpecsSent` and relays in flight, not by
-    // this box.
+    // What goes down is bounded by credits, Hellos, acks in flight, `SpecsSent`, relays in flight and
+    // the windows of tunnels, not by this box.
     fn weight_bytes(&self) -> usize {
         0
     }

@@ -7,6 +7,7 @@
 
 mod certificates;
 mod connection;
+mod desk;
 mod failure;
 pub mod hooks;
 mod jobs;
@@ -22,6 +23,7 @@ mod thread;
 mod turn;
 
 pub use certificates::{CertificateReader, CertificatesAway};
+pub use desk::{DeskError, DeskInbox, DeskPost, desk};
 pub use jobs::QueueRunner;
 pub use loop_status::{LoopReading, LoopStatus};
 pub use loops::LoopEnded;

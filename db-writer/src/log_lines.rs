@@ -116,6 +116,9 @@ impl LogLines {
             return false;
         }
         match (self.phase, phase) {
+            (Phase::Draining, Phase::Serving) => {
+                tracing::info!(gateway = %self.gateway, "undrained: new sessions are taken again");
+            }
             (_, Phase::Serving) => tracing::info!(gateway = %self.gateway, "lease held; serving"),
             (_, Phase::Draining) => {
                 tracing::info!(
@@ -123,7 +126,7 @@ impl LogLines {
                     "draining: nodes are told to move to another gateway, new sessions are refused"
                 );
             }
-            (Phase::Serving, Phase::Waiting) => {
+            (Phase::Serving | Phase::Draining, Phase::Waiting) => {
                 tracing::error!(
                     gateway = %self.gateway,
                     "fenced: the lease could not be renewed in time; every session was closed, and a new lease is \

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gateway_core::store::{Queue, StoreError};
+use gateway_core::histogram::{Amounts, Latencies};
+use gateway_core::store::{Claim, Queue, StoreError};
 use gateway_core::writer::{Phase, WriterCounts};
 
 use crate::loop_status::LoopStatus;
@@ -22,6 +23,11 @@ pub struct QueueStatus {
     pub entries: AtomicU64,
     /// Nanoseconds from handing a job over until its outcome, of those.
     pub nanos: AtomicU64,
+    /// The same, each by itself; and how many entries each had.
+    pub latencies: Latencies,
+    pub sizes: Amounts,
+    /// Gauge: entries that wait for a batch; of dispatch, lanes that wait for a pass.
+    pub waiting: AtomicU64,
     /// The longest of them.
     pub longest_nanos: AtomicU64,
     /// Its jobs as runs of a loop: those that failed, and the one in flight.
@@ -38,11 +44,23 @@ pub struct WriterStatus {
     pub ticks: AtomicU64,
     /// Sessions with a durable Hello.
     pub sessions: AtomicU64,
+    /// Gauge: messages of shards that waited at the last turn.
+    pub messages_waiting: AtomicU64,
+    /// When the last good attempt at the lease began, on the process's clock, in nanoseconds; 0 while it is not held.
+    pub lease_good_since: AtomicU64,
+    pub lease_epoch: AtomicU64,
+    /// Times that a command took the last free credit of its lane.
+    pub credits_exhausted: AtomicU64,
+    /// From a command's enqueue until it was given to its shard; rows that a pass claimed.
+    pub dispatch_latencies: Latencies,
+    pub pass_rows: Amounts,
     /// Messages taken from shards, and given to them.
     pub messages_taken: AtomicU64,
     pub messages_given: AtomicU64,
     /// Notifications heard.
     pub pokes: AtomicU64,
+    /// What the control API asked.
+    pub asks: AtomicU64,
     /// The loop that listens: each connection whose probe came back is a clean run.
     pub listener: LoopStatus,
     /// Whether notifications are heard: the probe came back.
@@ -141,6 +159,7 @@ impl WriterStatus {
             (&self.hellos_of_unknown_certificates, counts.hellos_of_unknown_certificates),
             (&self.dispatch_passes, counts.dispatch_passes),
             (&self.commands_claimed, counts.commands_claimed),
+            (&self.credits_exhausted, counts.credits_exhausted),
             (&self.updates_stored, counts.updates_stored),
             (&self.update_conflicts, counts.update_conflicts),
             (&self.updates_not_stored, counts.updates_not_stored),
@@ -165,6 +184,14 @@ impl WriterStatus {
         }
     }
 
+    /// What a dispatch pass claimed, `took` after it was handed over.
+    pub(crate) fn note_claims(&self, claims: &[Claim], took: Duration) {
+        self.pass_rows.note(claims.len());
+        for claim in claims {
+            self.dispatch_latencies.note(claim.waited + took);
+        }
+    }
+
     pub(crate) fn note_job(&self, queue: Queue, entries: usize, took: Duration, error: Option<&StoreError>) {
         let status = self.queue(queue);
         status.runs.end(error.map(ToString::to_string));
@@ -175,6 +202,8 @@ impl WriterStatus {
         status.jobs.fetch_add(1, Ordering::Relaxed);
         status.entries.fetch_add(entries as u64, Ordering::Relaxed);
         status.nanos.fetch_add(nanos, Ordering::Relaxed);
+        status.latencies.note(took);
+        status.sizes.note(entries);
         status.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
     }
 }

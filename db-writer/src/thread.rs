@@ -22,6 +22,7 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
+use crate::desk::DeskInbox;
 use crate::hooks::{Hooks, HooksError, check_hooks};
 use crate::listener;
 use crate::log_lines::LogLines;
@@ -49,6 +50,8 @@ pub struct DbWriterConfig {
     pub inbox: Inbox<ToWriter>,
     /// The way to each shard, in order of shard id.
     pub shards: Vec<Post<ToShard>>,
+    /// What the control API asks.
+    pub desk: DeskInbox,
     /// The start of the process's clock, the same for all its threads.
     pub started: Instant,
     /// Whether a dispatch waits for the disk.
@@ -86,6 +89,11 @@ impl StopHandle {
     pub fn stop(&self) {
         self.0.asked.store(true, Ordering::Release);
         self.0.bell.notify_one();
+    }
+
+    /// Whether a drain was asked for.
+    pub fn drain_was_asked(&self) -> bool {
+        self.0.drain.get().is_some()
     }
 
     /// Nodes are told to leave; when they have, or have had long enough, the same as `stop`.
@@ -239,6 +247,7 @@ async fn serve(config: DbWriterConfig, stop: Arc<StopSignal>) -> Result<(), DbWr
             Arc::clone(&config.status),
         ),
         loops,
+        desk: config.desk,
         stop,
         status: config.status,
         log: LogLines::new(gateway),

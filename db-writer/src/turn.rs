@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use gateway_core::mail::Inbox;
 use gateway_core::seam::ToWriter;
+use gateway_core::store::{Outcome, Queue, Routed};
 use gateway_core::time::Moment;
 use gateway_core::writer::{Phase, Writer};
 
+use crate::desk::{DeskInbox, Letter};
 use crate::listener::{Poke, Pokes};
 use crate::log_lines::LogLines;
 use crate::loops::{LoopEnded, Loops};
@@ -28,6 +30,8 @@ use crate::thread::{Ask, StopSignal};
 
 /// Messages of shards that one turn takes.
 const MESSAGES_PER_TURN: usize = 1024;
+/// Asks of the control API that one turn takes.
+const ASKS_PER_TURN: usize = 16;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// What the loop moves between.
@@ -40,6 +44,7 @@ pub(crate) struct Loop {
     pub(crate) queues: Queues,
     pub(crate) loops: Loops,
     pub(crate) pokes: Pokes,
+    pub(crate) desk: DeskInbox,
     pub(crate) stop: Arc<StopSignal>,
     pub(crate) status: Arc<WriterStatus>,
     pub(crate) log: LogLines,
@@ -51,6 +56,7 @@ enum Wake {
     Message(Option<ToWriter>),
     Done(Option<Done>),
     Poke(Option<Poke>),
+    Letter(Option<Letter>),
     Ask(Ask),
     Space,
     Time,
@@ -89,6 +95,10 @@ impl Loop {
         for poke in self.pokes.take_overflow() {
             self.poke(&poke, now);
         }
+        for _ in 0..ASKS_PER_TURN {
+            let Ok(letter) = self.desk.0.try_recv() else { break };
+            self.answer(letter, now);
+        }
         for _ in 0..MESSAGES_PER_TURN {
             if !self.writer.wants_messages() {
                 return true;
@@ -105,6 +115,12 @@ impl Loop {
             Poke::Specs(node) => self.writer.handle_specs_poke(node.as_ref(), now),
             Poke::Certificates => self.writer.handle_certificates_poke(now),
         }
+    }
+
+    fn answer(&mut self, Letter { ask, answer }: Letter, now: Moment) {
+        self.status.asks.fetch_add(1, Ordering::Relaxed);
+        // Who asked may have gone.
+        let _ = answer.send(self.writer.handle_ask(ask, now));
     }
 
     fn give_what_is_due(&mut self) {
@@ -127,6 +143,7 @@ impl Loop {
         self.status.leads_sweeps.store(self.writer.leads_sweeps(), Ordering::Relaxed);
         self.log.note_lead(self.writer.leads_sweeps());
         self.note_revocations();
+        self.note_depths();
         self.outbox.flush_and_ring();
         self.inbox.release_bytes(self.writer.poll_released_bytes());
         self.inbox.announce_space();
@@ -138,6 +155,17 @@ impl Loop {
         }
     }
 
+    fn note_depths(&self) {
+        self.status.messages_waiting.store(self.inbox.len() as u64, Ordering::Relaxed);
+        for queue in Queue::ALL {
+            let waiting = self.writer.queue_len(queue) as u64;
+            self.status.queue(queue).waiting.store(waiting, Ordering::Relaxed);
+        }
+        let (epoch, good_since) = self.writer.lease_epoch().zip(self.writer.lease_good_since()).unzip();
+        self.status.lease_epoch.store(epoch.map_or(0, |epoch| epoch.0), Ordering::Relaxed);
+        self.status.lease_good_since.store(good_since.map_or(0, Moment::as_nanos), Ordering::Relaxed);
+    }
+
     fn note_revocations(&mut self) {
         let (known, left_out) = (self.writer.revoked_certificates(), self.writer.revocations_left_out());
         self.status.revoked_certificates.store(known as u64, Ordering::Relaxed);
@@ -146,7 +174,7 @@ impl Loop {
     }
 
     async fn wait(&mut self) -> Wake {
-        let Self { writer, clock, inbox, outbox, queues, loops, pokes, stop, shards_gone, .. } = self;
+        let Self { writer, clock, inbox, outbox, queues, loops, pokes, desk, stop, shards_gone, .. } = self;
         let longest = tokio::time::Instant::now() + LONGEST_WAIT;
         let until = writer.next_deadline().map_or(longest, |due| clock.instant(due).min(longest));
         let takes_messages = writer.wants_messages() && !*shards_gone;
@@ -156,6 +184,7 @@ impl Loop {
             ended = loops.ended() => Wake::Ended(ended),
             message = poll_fn(|context| inbox.poll_take(context)), if takes_messages => Wake::Message(message),
             poke = pokes.heard.recv() => Wake::Poke(poke),
+            letter = desk.0.recv(), if !desk.0.is_closed() => Wake::Letter(letter),
             ask = stop.requested() => Wake::Ask(ask),
             () = poll_fn(|context| outbox.poll_space(context)), if is_blocked => Wake::Space,
             () = tokio::time::sleep_until(until) => Wake::Time,
@@ -177,13 +206,22 @@ impl Loop {
             Wake::Done(Some(Done { outcome, entries, started })) => {
                 let took = now.since(started);
                 self.status.note_job(outcome.queue(), entries, took, outcome.error());
+                if let Outcome::Dispatch(Ok(Routed::Committed(claims))) = &outcome {
+                    self.status.note_claims(claims, took);
+                }
                 self.log.note_outcome(&outcome);
                 self.writer.handle_outcome(outcome, started, now);
             }
             Wake::Poke(Some(poke)) => self.poke(&poke, now),
+            Wake::Letter(Some(letter)) => self.answer(letter, now),
             Wake::Ask(Ask::Drain(plan)) => self.writer.handle_drain(plan, now),
             Wake::Ask(Ask::Stop) => self.writer.handle_stop(now),
-            Wake::Done(None) | Wake::Poke(None) | Wake::Space | Wake::Time | Wake::Ended(_) => {}
+            Wake::Done(None)
+            | Wake::Poke(None)
+            | Wake::Letter(None)
+            | Wake::Space
+            | Wake::Time
+            | Wake::Ended(_) => {}
         }
     }
 }
@@ -266,6 +304,7 @@ mod tests {
                 queues,
                 loops,
                 pokes,
+                desk: crate::desk::desk().1,
                 stop: Arc::default(),
                 status: Arc::clone(&status),
                 log: LogLines::new(gateway.clone()),

@@ -310,3 +310,28 @@ async fn a_certificate_that_allows_some_kinds_is_sent_no_other() {
     assert_eq!(ids(&sent), [commands[0], commands[2]]);
     assert_eq!(fates(&mut db, &commands[1..2]).await[0].0, "refused");
 }
+
+#[tokio::test]
+async fn a_renewal_takes_over_the_limits_of_the_certificate_before_it() {
+    let mut db = database().await;
+    run(
+        &mut db.sql,
+        "INSERT INTO node_certs (serial, node_id, role, allowed_kinds, tenant_controlled) \
+         VALUES ('AB', 'n1', 'storage', '{echo}', true)",
+    )
+    .await;
+    run(&mut db.sql, "SELECT record_renewal('AB', 'CD', now() + interval '1 day')").await;
+    let row = "SELECT concat_ws(' ', node_id, role, allowed_kinds, tenant_controlled, not_after > now()) \
+               FROM node_certs WHERE serial = 'CD'";
+    assert_eq!(text(&mut db.sql, row).await, "n1 storage {echo} t t");
+
+    run(&mut db.sql, "INSERT INTO node_certs (serial, node_id, revoked_at) VALUES ('DD', 'n1', now())").await;
+    for (statement, sentence) in [
+        ("SELECT record_renewal('FF', 'EF')", "no certificate with the serial FF is recorded"),
+        ("SELECT record_renewal('CD', '0EF')", "upper_case_hex_without_leading_zeros"),
+        ("SELECT record_renewal('DD', 'EF')", "is revoked and can't be renewed"),
+    ] {
+        let error = sqlx::query(statement).execute(&mut db.sql).await.unwrap_err().to_string();
+        assert!(error.contains(sentence), "{statement}: {error}");
+    }
+}

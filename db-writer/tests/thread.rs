@@ -19,7 +19,7 @@ use gateway_core::ids::SessionEpoch;
 use gateway_core::mail::mailbox;
 use gateway_core::seam::{SessionNews, ToShard, ToWriter};
 use gateway_core::writer::Phase;
-use gateway_db_writer::{DbWriterConfig, DbWriterError, spawn};
+use gateway_db_writer::{DbWriterConfig, DbWriterError, desk, spawn};
 use support::shard::*;
 use support::*;
 
@@ -225,6 +225,7 @@ async fn a_cpu_that_is_not_there_is_an_error_at_the_start() {
         cpu: Some(1023),
         inbox,
         shards: Vec::new(),
+        desk: desk().1,
         started: Instant::now(),
         synchronous_dispatch: true,
         listen: false,

@@ -3,7 +3,8 @@
 //! The operator's commands are in `operate`; here they are only named.
 //!
 //! 1. Exit codes: 0 it worked, 1 it failed at run time, 2 the command line or the configuration is
-//!    wrong. A clean stop by a signal is 0. `enqueue`, `cancel` and `verify` have more to say: their help.
+//!    wrong. A clean stop by a signal is 0. `enqueue`, `cancel`, `verify`, `drain`, `revoke`
+//!    and `health` have more to say: their help.
 //! 2. Answers go to stdout, what went wrong to stderr, each as a plain sentence.
 
 use std::io::Write as _;
@@ -17,6 +18,7 @@ use crate::config::{Config, ConfigError, Problem, show_json, show_toml};
 use crate::error::GatewayError;
 use crate::operate::Place;
 use crate::operate::arguments::OperatorCommand;
+use crate::operate::control_arguments::ControlCommand;
 use crate::placement::{Machine, Wishes, plan};
 
 const EXAMPLES: &str = "\
@@ -28,12 +30,13 @@ Examples:
   gateway nodes --connected
   gateway enqueue spiffe://fleet.example/site/lab/node/n1 echo --payload hello --wait 30s
   gateway verify --json
+  gateway drain --gateway g1 --wait 2m
 
 Exit codes:
   0  it worked (a clean stop by SIGTERM or SIGINT too)
   1  it failed at run time; the last line on stderr says why
   2  the command line or the configuration is wrong; nothing was started
-  `enqueue`, `cancel` and `verify` have some of their own: see their --help";
+  `enqueue`, `cancel`, `verify`, `drain`, `revoke` and `health` have some of their own: see their --help";
 
 /// Connects a fleet of node daemons to the commands that PostgreSQL holds for them.
 #[derive(Debug, Parser)]
@@ -52,7 +55,7 @@ Signals:
                    ones are refused; who has not left drain_grace later is cut. With drain = \"0s\" it stops
   SIGINT           stops: streams end UNAVAILABLE, disconnects are written, the lease is released
   a second one     during a drain stops, during a stop ends at once, with exit code 1
-  SIGHUP           says what can be reloaded (nothing yet: restart instead)
+  SIGHUP           looks at the TLS files at once, and says what came of it; all else needs a restart
 
 Example:
   gateway serve --config /etc/gateway/gateway.toml")]
@@ -65,6 +68,8 @@ Examples:
     Migrate(Place),
     #[command(flatten)]
     Operator(OperatorCommand),
+    #[command(flatten)]
+    Control(ControlCommand),
     /// Look at a configuration without starting anything.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -142,6 +147,7 @@ pub fn run() -> ExitCode {
         }
         Command::Man { command } => man_page(command.as_deref()),
         Command::Operator(command) => return ended(crate::operate::run(&command)),
+        Command::Control(command) => return ended(crate::operate::call(&command)),
     };
     ended(done.map(|()| ExitCode::SUCCESS))
 }
@@ -268,16 +274,15 @@ mod tests {
         let completions = String::from_utf8(completions).expect("text");
         for name in
             ["enqueue", "cancel", "nodes", "sessions", "commands", "events", "specs", "inventory", "verify"]
+                .into_iter()
+                .chain(["drain", "undrain", "revoke", "dispatch", "reload-tls", "health", "live-sessions"])
         {
             let mut page = Vec::new();
             let command = cli.find_subcommand(name).expect("a command").clone();
             clap_mangen::Man::new(command).render(&mut page).expect("a page");
             let page = String::from_utf8(page).expect("text");
             assert!(page.contains("json") && page.contains("Example"), "{name}: {page}");
-            assert!(
-                completions.contains(&format!("gateway__subcmd__{name}"))
-                    || completions.contains(&format!("gateway__{name}"))
-            );
+            assert!(completions.contains(&format!("gateway,{name})")), "{name} has no completions");
         }
     }
 

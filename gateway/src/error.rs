@@ -27,6 +27,9 @@ pub enum GatewayError {
     /// The database does not answer now; it may later.
     #[error("{0}")]
     DatabaseAway(String),
+    /// A running gateway can't be asked, or does not do what it was asked for.
+    #[error("{0}")]
+    Control(String),
     /// A thread that a gateway can't live without has ended.
     #[error("{0}")]
     ThreadEnded(String),

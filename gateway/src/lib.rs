@@ -14,6 +14,7 @@
 //! ```
 
 pub mod cli;
+pub mod client;
 pub mod config;
 mod error;
 pub mod lock_file;
@@ -98,6 +99,15 @@ pub mod relays {
         Caller, FetchSecret, Hidden, Issued, Join, Refusal, RefusalCode, Renew, Secret,
     };
     pub use gateway_core::seam::Identity;
+}
+
+/// Services that are written in Rust, in place of those that `[tunnels]` names: where the keys of tickets are
+/// published, and who says whether a caller may still have its tunnel.
+pub mod tunnels {
+    pub use crate::serve::EmbeddedTunnels;
+    pub use gateway_control::tunnel::{IamFuture, JwksFuture, TicketKeys, TunnelIam};
+    pub use gateway_core::tunnel::TunnelId;
+    pub use gateway_core::tunnel::registry::{IamQuestion, IamVerdict};
 }
 
 pub use error::GatewayError;

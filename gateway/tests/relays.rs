@@ -260,6 +260,26 @@ async fn secrets_are_for_known_certificates_that_no_tenant_controls_and_nobody_r
     assert!(call.caller.unwrap().tenant_controlled);
 }
 
+#[tokio::test]
+async fn a_node_does_not_shed_its_limits_by_renewing() {
+    let stage = Stage::new("limits_renewed", "").await;
+    stage.authority.keep_secret("db", "1", "old");
+    let enrolment = stage.enrolment(&stage.authority.mint_token("n1", LONG));
+    let target = stage.target(None);
+    let first = enrolment.join(&target).await.unwrap();
+    let mut connection = stage.world.connect().await;
+    let limit = "UPDATE node_certs SET tenant_controlled = true, allowed_kinds = '{echo}' WHERE serial = $1";
+    sqlx::query(limit).bind(&first.serial).execute(&mut connection).await.unwrap();
+    let second = enrolment.renew(&target).await.unwrap();
+    assert_ne!(second.serial, first.serial);
+    let dressed = enrolment.dressed(&target).await.unwrap();
+    refused(fetch(&dressed, "db").await, PERMISSION_DENIED, "tenant-controlled");
+    let limits = "SELECT allowed_kinds FROM node_certs WHERE serial = $1 AND tenant_controlled";
+    let kinds: Vec<String> =
+        sqlx::query_scalar(limits).bind(&second.serial).fetch_one(&mut connection).await.unwrap();
+    assert_eq!(kinds, ["echo"]);
+}
+
 /// A renewal with a CSR that is none.
 async fn renew_as(target: &Target) -> End {
     let request = gateway_proto::v1::RenewRequest { csr_der: Bytes::from_static(b"none") };

@@ -23,6 +23,14 @@ pub mod upstream {
     }
 }
 
+/// Package `gateway.control.v1`: what a caller of the control API sends to open a tunnel.
+#[allow(missing_debug_implementations, clippy::all)]
+pub mod control {
+    pub mod v1 {
+        include!(concat!(env!("OUT_DIR"), "/gateway.control.v1.rs"));
+    }
+}
+
 /// Package `grpc.health.v1`: the standard health check.
 #[allow(missing_debug_implementations, clippy::all)]
 pub mod health {
@@ -39,6 +47,7 @@ pub mod path {
     pub const UPSTREAM_JOIN: &str = "/gateway.upstream.v1.JoinService/Join";
     pub const UPSTREAM_RENEW: &str = "/gateway.upstream.v1.RenewalService/Renew";
     pub const UPSTREAM_FETCH_SECRET: &str = "/gateway.upstream.v1.SecretBroker/FetchSecret";
+    pub const UPSTREAM_REAUTHORIZE: &str = "/gateway.upstream.v1.TunnelIam/Reauthorize";
     pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
     pub const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 }

@@ -28,7 +28,7 @@ use crate::paced::Paced;
 use crate::panics;
 use crate::place::Place;
 use crate::shard::{ConnectionLease, Shard};
-use crate::stream::{self, Afterwards, Peer, Stream};
+use crate::stream::{self, Afterwards, Peer, Stream, StreamCount};
 use crate::timers::Deadline;
 
 pub(crate) type Http2 = h2::server::Connection<Paced<TlsStream<Tcp>>, Bytes>;
@@ -48,6 +48,12 @@ const RESET_STREAMS_KEPT: usize = 16;
 /// into its window first, which it does with frames of 32 bytes and more.
 const TINY_FRAMES_BYTES: usize = 512 << 10;
 
+/// A node's tunnels have a bound of their own beside its other streams.
+fn tunnels_per_connection(limits: &Limits) -> u32 {
+    let tunnels = if limits.tunnels.most == 0 { 0 } else { limits.tunnels.per_node };
+    u32::try_from(tunnels).unwrap_or(u32::MAX)
+}
+
 /// HTTP/2 with everything small that a peer could make large.
 pub(crate) fn http2(limits: &Limits) -> Builder {
     let mut builder = h2::server::Builder::new();
@@ -56,7 +62,7 @@ pub(crate) fn http2(limits: &Limits) -> Builder {
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_header_list_size(limits.header_list_bytes)
         .header_table_size(0)
-        .max_concurrent_streams(limits.streams_per_connection)
+        .max_concurrent_streams(limits.streams_per_connection + tunnels_per_connection(limits))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .data_frame_budget(TINY_FRAMES_BYTES)
         .max_concurrent_reset_streams(RESET_STREAMS_KEPT)
@@ -91,6 +97,8 @@ pub(crate) struct Connection {
     streamless_since: Option<Moment>,
     leaving_until: Option<Moment>,
     renounced: Renounced,
+    /// For how many tunnels the connection's window is wide enough.
+    tunnels: u32,
     deadline: Deadline,
     _place: Option<Place>,
     // Last: the shard counts the connection until all above is gone.
@@ -120,6 +128,7 @@ impl Connection {
             streamless_since: Some(shard.clock.now()),
             leaving_until,
             renounced,
+            tunnels: 0,
             deadline: shard.timers.deadline(Arc::clone(&bell)),
             bell,
             shard: Rc::clone(shard),
@@ -163,7 +172,8 @@ impl Connection {
                 }
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     let (shard, bell, peer) = (&self.shard, &self.bell, &self.peer);
-                    match panics::contain(|| stream::open(shard, bell, peer, request, respond)) {
+                    let open = StreamCount::of(&self.streams);
+                    match panics::contain(|| stream::open(shard, bell, peer, open, request, respond)) {
                         Ok(stream) => self.streams.extend(stream),
                         Err(panic) => {
                             panic.report(shard, "opening a stream");
@@ -217,9 +227,20 @@ impl Connection {
         }
     }
 
+    /// Each tunnel may keep a whole stream's window unread, and the others of the connection lose nothing.
+    fn fit_window(&mut self) {
+        let tunnels = self.streams.iter().filter(|stream| stream.is_tunnel()).count();
+        let tunnels = u32::try_from(tunnels).unwrap_or(u32::MAX);
+        if std::mem::replace(&mut self.tunnels, tunnels) != tunnels {
+            self.http2.set_target_window_size(CONNECTION_WINDOW_BYTES + tunnels * STREAM_WINDOW_BYTES);
+            self.bell.ring();
+        }
+    }
+
     /// Ends the turn: looks at what time has brought, and when to look again.
     fn rest(&mut self, now: Moment) -> Poll<()> {
         self.renounce();
+        self.fit_window();
         if !self.streams.is_empty() {
             self.streamless_since = None;
         } else if self.leaving_until.is_none() {

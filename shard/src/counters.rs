@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gateway_core::close::{AdmissionBound, CloseReason};
+use gateway_core::frame::{GatewayFrame, NodeFrame};
+use gateway_core::histogram::Latencies;
 
 /// One number.
 #[derive(Debug, Default)]
@@ -28,6 +30,10 @@ impl Counter {
     pub(crate) fn one_less(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
 }
 
 /// The numbers of one shard. Aligned, so that two shards never write to one cache line.
@@ -48,6 +54,11 @@ pub struct ShardCounters {
     pub refused_relays: Counter,
     /// Calls that were taken to be passed on to a service: Join, Renew, FetchSecret.
     pub relays: Counter,
+    /// Gauge: streams of nodes for tunnels, those that have not said for which included.
+    pub tunnel_streams: Counter,
+    /// What tunnels have carried, framing of the messages not included: from nodes, and to them.
+    pub tunnel_bytes_in: Counter,
+    pub tunnel_bytes_out: Counter,
     /// Sessions refused while the gateway did not serve.
     pub refused_not_serving: Counter,
     /// Calls refused for want of a certificate, or for one that does not count.
@@ -59,6 +70,8 @@ pub struct ShardCounters {
     /// Of those, for a certificate that is revoked; for one out of its time.
     pub handshakes_revoked: Counter,
     pub handshakes_expired: Counter,
+    /// From the accept until HTTP/2 stands, of those that succeeded.
+    pub handshake_latencies: Latencies,
     /// Connections closed since their certificate, or who has none, had as many as they may.
     pub refused_connections: Counter,
     /// Accepts that failed: too many open files, mostly.
@@ -66,6 +79,8 @@ pub struct ShardCounters {
     /// Frames of sessions and their bytes, prefix included.
     pub frames_in: Counter,
     pub frames_out: Counter,
+    pub frames_in_by_kind: KindCounts,
+    pub frames_out_by_kind: KindCounts,
     pub bytes_in: Counter,
     pub bytes_out: Counter,
     pub heartbeat_timeouts: Counter,
@@ -78,6 +93,10 @@ pub struct ShardCounters {
     pub panics: Counter,
     /// Messages taken from the mailbox.
     pub mail_taken: Counter,
+    /// Gauge: messages that waited in the mailbox when it was looked into last.
+    pub mail_waiting: Counter,
+    /// How much later than due a timer of the ring came: what the shard's tasks and the kernel make it wait.
+    pub ring_lateness: Latencies,
     /// Times that the mailbox's task looked into it. Ring the mailbox, and a shard that lives looks.
     pub mail_looks: Counter,
     pub closes: CloseCounts,
@@ -103,6 +122,23 @@ impl ShardCounters {
             | CloseReason::NotPermitted(_) => self.refused_unauthenticated.one_more(),
             _ => self.refused_not_serving.one_more(),
         }
+    }
+}
+
+/// Frames of each kind, in the order of the frame's own list of kinds.
+#[derive(Debug, Default)]
+pub struct KindCounts([Counter; NodeFrame::KINDS.len()]);
+
+const _: () = assert!(NodeFrame::KINDS.len() == GatewayFrame::KINDS.len(), "one array fits both");
+
+impl KindCounts {
+    /// Each kind's count, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().map(Counter::get)
+    }
+
+    pub(crate) fn count(&self, kind: usize) {
+        self.0[kind].one_more();
     }
 }
 

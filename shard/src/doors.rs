@@ -25,6 +25,11 @@ pub fn decode(message: Bytes, limits: &Limits) -> Result<NodeFrame, CloseReason>
     crate::wire::decode(message, limits)
 }
 
+/// Whether a message is one of a tunnel's stream, in form.
+pub fn read_tunnel(message: Bytes) -> Result<(), CloseReason> {
+    crate::tunnel_wire::decode(message).map(drop)
+}
+
 /// A frame for a node, with its prefix.
 pub fn encode(frame: GatewayFrame) -> Bytes {
     crate::wire::encode(frame)

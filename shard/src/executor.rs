@@ -13,6 +13,7 @@ use std::net::Shutdown;
 use std::os::fd::IntoRawFd;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -158,6 +159,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         outbound: Outbound::new(config.writer, config.counters.clone()),
         counters: config.counters,
         relays: config.relays,
+        tunnels: config.tunnels,
         queues: Queues::new(),
         rest: Rc::new(Rest::new(if config.spin.is_zero() { config.doze } else { Duration::ZERO })),
     });
@@ -169,6 +171,10 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
     let pump = shard.queues.spawn_helper({
         let shard = on(&shard);
         async move { shard.outbound.run().await }
+    });
+    let tunnels = shard.queues.spawn_helper({
+        let desk = Rc::clone(&shard.tunnels);
+        async move { desk.run().await }
     });
     let breather = shard.queues.spawn_helper({
         let shard = on(&shard);
@@ -182,7 +188,11 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         let rest = Rc::clone(&shard.rest);
         async move { rest.run().await }
     });
-    let metronome = shard.queues.spawn_helper(metronome::run(Rc::clone(&shard.rest)));
+    let metronome = shard.queues.spawn_helper(metronome::run(
+        Rc::clone(&shard.rest),
+        shard.clock,
+        Arc::clone(&shard.counters),
+    ));
     let acceptor = shard.queues.spawn_acceptor(accept::run(on(&shard), listener));
     let renewals = shard.queues.spawn_helper({
         let (shard, news) = (on(&shard), config.tls_news);
@@ -201,7 +211,7 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         }
     };
     acceptor.0.await;
-    for helper in [timers, pump, breather, turnstile, dozer, renewals] {
+    for helper in [timers, pump, tunnels, breather, turnstile, dozer, renewals] {
         helper.0.cancel().await;
     }
     // Last, and not awaited: without it an await may not end.

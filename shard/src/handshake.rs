@@ -38,11 +38,13 @@ enum Spoken {
 
 /// Shakes hands and has the connection served.
 pub(crate) async fn run(shard: Rc<Shard>, tcp: TcpSocket, slot: HandshakeSlot, lease: ConnectionLease) {
-    let due_at = shard.clock.now() + shard.limits.handshake_timeout;
+    let begun = shard.clock.now();
+    let due_at = begun + shard.limits.handshake_timeout;
     let work = secure_and_greet(&shard, tcp, slot, &lease, due_at);
     match contain(work).await {
         Ok(Some((spoken, peer))) => {
             shard.counters.handshakes_ok.one_more();
+            shard.counters.handshake_latencies.note(shard.clock.now().since(begun));
             let (on, place) = (Rc::clone(&shard), Place::take(&shard, &peer));
             match spoken {
                 Spoken::Http2(http2) => {

@@ -139,6 +139,14 @@ impl Segment {
     }
 }
 
+/// Whether a DER certificate says itself that it is for clients (clientAuth, or any usage): what says nothing
+/// was made for something else.
+pub(crate) fn is_for_clients(certificate: &[u8]) -> bool {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
+    let usage = parsed.extended_key_usage().ok().flatten();
+    usage.is_some_and(|usage| usage.value.client_auth || usage.value.any)
+}
+
 /// The serial of a DER certificate, as `node_certs` has it; `None` where it is none.
 pub(crate) fn serial_of(certificate: &[u8]) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
@@ -159,19 +167,18 @@ fn is_segment(text: &str) -> bool {
     !text.is_empty() && text != "." && text != ".." && text.bytes().all(allowed)
 }
 
-/// Upper-case hex without separators and without the zero that DER puts before a high bit.
+/// Upper-case hex without separators and without leading zeros, as `node_certs` has it.
 fn serial_hex(raw: &[u8]) -> String {
     use std::fmt::Write as _;
 
-    let significant = match raw.iter().position(|byte| *byte != 0) {
-        Some(first) => &raw[first..],
-        None => &[0],
-    };
-    significant.iter().fold(String::with_capacity(2 * significant.len()), |mut hex, byte| {
+    let mut hex = raw.iter().fold(String::with_capacity(2 * raw.len()), |mut hex, byte| {
         // Writing into a String can't fail.
         let _ = write!(hex, "{byte:02X}");
         hex
-    })
+    });
+    let zeros = hex.bytes().take_while(|digit| *digit == b'0').count().min(hex.len().saturating_sub(1));
+    hex.drain(..zeros);
+    hex
 }
 
 #[cfg(test)]
@@ -222,7 +229,8 @@ mod tests {
     #[test]
     fn serials_are_upper_hex_without_padding() {
         assert_eq!(serial_hex(&[0, 0x8f, 0x0a]), "8F0A");
-        assert_eq!(serial_hex(&[5]), "05");
-        assert_eq!(serial_hex(&[0]), "00");
+        assert_eq!(serial_hex(&[0x0a, 0xf8]), "AF8");
+        assert_eq!(serial_hex(&[5]), "5");
+        assert_eq!(serial_hex(&[0]), "0");
     }
 }

@@ -5,7 +5,7 @@
 //! drives the machine of `gateway_core::session` over either by the seam `transport`; `wire` turns protobuf into its frames. What the
 //! machine has for the writer leaves through `outbound`, what the writer has to say comes in
 //! through `mailbox`. Calls that are passed on go through `relay_io` to the relays, another thread, and come
-//! back as mail too. `executor` alone knows which runtime this is.
+//! back as mail too; so do the frames of tunnels, through `tunnel_io` and `tunnel_desk`. `executor` alone knows which runtime this is.
 //!
 //! It never decides about credit, leases, order or admission, and never waits for the writer.
 //!
@@ -54,6 +54,9 @@ mod stream;
 mod timers;
 pub mod tls;
 mod transport;
+mod tunnel_desk;
+mod tunnel_io;
+mod tunnel_wire;
 mod turnstile;
 mod verifier;
 mod wire;
@@ -67,9 +70,10 @@ use gateway_core::limits::Limits;
 use gateway_core::mail::{Inbox, Post};
 use gateway_core::relay::RelayRequest;
 use gateway_core::seam::{ToShard, ToWriter};
+use gateway_core::tunnel::ToTunnels;
 use tls::TlsMaterial;
 
-pub use counters::{CloseCounts, Counter, ShardCounters};
+pub use counters::{CloseCounts, Counter, KindCounts, ShardCounters};
 pub use executor::{ShardError, ShardHandle, spawn};
 pub use identity::{DEFAULT_PATH, IdentityRules, IdentityRulesError};
 pub use listener::{DEFAULT_BACKLOG, bind_reuse_port};
@@ -100,6 +104,8 @@ pub struct ShardConfig {
     pub inbox: Inbox<ToShard>,
     /// To whoever passes calls on; their answers come to `inbox`.
     pub relays: Post<RelayRequest>,
+    /// To whoever opens tunnels to nodes; what it says comes to `inbox`.
+    pub tunnels: Post<ToTunnels>,
     pub counters: Arc<ShardCounters>,
     /// How long the thread looks for work before it sleeps. Zero on shared cores.
     pub spin: Duration,

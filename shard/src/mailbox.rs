@@ -1,4 +1,5 @@
-//! What the writer says, brought to the sessions that it is for, and what the relays answer, to their calls.
+//! What the writer says, brought to the sessions that it is for, and what the relays answer, to their calls. What the
+//! control API asks is answered here.
 //!
 //! 1. Mail is left in a session's slot and its connection is woken; what it means is the session's.
 //! 2. Others have their turn every `MAIL_PER_TURN` messages.
@@ -38,6 +39,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
                 inbox.announce_space();
                 poll_fn(|context| {
                     shard.counters.mail_looks.one_more();
+                    shard.counters.mail_waiting.set(inbox.len() as u64);
                     let rousing = rousing.of(context.waker(), &shard.rest);
                     inbox.poll_take(&mut Context::from_waker(rousing))
                 })
@@ -64,11 +66,14 @@ pub(crate) async fn run(shard: &Rc<Shard>, inbox: &Inbox<ToShard>) -> StopCause 
             }
             ToShard::Cut(order) => tell_all(shard, || Mail::Cut(order)).await,
             ToShard::Relayed(answer) => shard.relays.deliver(*answer),
+            ToShard::Tunnel(word) => shard.tunnels.deliver(shard, word),
+            ToShard::Vitals(ask) => shard.answer_vitals(*ask),
             ToShard::Stop => return StopCause::Asked,
         }
         shard.counters.mail_taken.one_more();
         taken += 1;
         if taken % MAIL_PER_TURN == 0 {
+            shard.counters.mail_waiting.set(inbox.len() as u64);
             inbox.announce_space();
             executor::yield_now().await;
         }
@@ -84,10 +89,11 @@ pub(crate) async fn drain(inbox: &Inbox<ToShard>) {
     std::future::pending().await
 }
 
-/// Ends the sessions of these certificates. New ones are refused by the set, which came before.
+/// Ends the tunnels and the sessions of these certificates. New ones are refused by the set, which came before.
 async fn revoke(shard: &Rc<Shard>, added: &[Revocation]) {
     let added: HashMap<SerialKey, &Revocation> =
         added.iter().map(|revocation| (SerialKey::of(&revocation.serial), revocation)).collect();
+    shard.tunnels.revoke(&added.keys().copied().collect());
     let revoked: Vec<_> =
         shard.sessions().into_iter().filter_map(|(key, serial)| Some((key, *added.get(&serial)?))).collect();
     for some in revoked.chunks(MAIL_PER_TURN) {

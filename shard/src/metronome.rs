@@ -15,9 +15,11 @@
 //! 2. It ticks until nothing of the shard is awaited any more, and keeps nothing of it alive.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::executor;
+use crate::counters::ShardCounters;
+use crate::executor::{self, Clock};
 use crate::rest::Rest;
 
 /// About one wake in ten thousand is forgotten: this is what such a one waits.
@@ -27,10 +29,13 @@ const RESTING_TICK: Duration = Duration::from_millis(250);
 const TICKS_TO_REST: u32 = 20;
 
 /// Ticks for ever.
-pub(crate) async fn run(rest: Rc<Rest>) {
+pub(crate) async fn run(rest: Rc<Rest>, clock: Clock, counters: Arc<ShardCounters>) {
     let mut quiet_ticks = 0;
     loop {
-        executor::sleep(if quiet_ticks < TICKS_TO_REST { ACTIVE_TICK } else { RESTING_TICK }).await;
+        let tick = if quiet_ticks < TICKS_TO_REST { ACTIVE_TICK } else { RESTING_TICK };
+        let due = clock.now() + tick;
+        executor::sleep(tick).await;
+        counters.ring_lateness.note(clock.now().since(due));
         quiet_ticks = if rest.take_active() { 0 } else { (quiet_ticks + 1).min(TICKS_TO_REST) };
         if quiet_ticks == TICKS_TO_REST {
             rest.begin();

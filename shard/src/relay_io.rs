@@ -38,6 +38,8 @@ use crate::transport::Exchange;
 
 /// How much later than its deadline an answer may still come: the relays keep the deadline themselves.
 const GRACE: Duration = Duration::from_secs(1);
+/// What a call that finds no place is told to wait.
+pub(crate) const RETRY_RELAY: Duration = Duration::from_secs(1);
 
 /// A shard's side of the relays: the way to them, and the calls that wait for their answers.
 #[derive(Debug)]

@@ -24,6 +24,7 @@ use gateway_core::ids::{NodeId, SessionKey};
 use gateway_core::seam::{SessionNews, ToWriter};
 use gateway_core::session::Session;
 use gateway_core::time::Moment;
+use gateway_core::tunnel::ToTunnels;
 use gateway_proto::framing::PREFIX_BYTES;
 
 use crate::admitted::Admitted;
@@ -36,6 +37,7 @@ use crate::shard::{Mail, Shard, SlotLease};
 use crate::status::CallStatus;
 use crate::stream::Afterwards;
 use crate::transport::{Outlet, Source};
+use crate::tunnel_desk::SessionPlace;
 use crate::wire;
 
 /// Frames of one session taken before others have their turn.
@@ -56,6 +58,8 @@ pub(crate) struct SessionIo {
     outbox: Outbox,
     orders: Orders,
     room_wait: Option<RoomWait>,
+    /// Among the sessions that take tunnels.
+    place: Option<SessionPlace>,
     end: Option<CloseReason>,
     /// When what its node has not read of the end is dropped.
     farewell_due_at: Option<Moment>,
@@ -120,6 +124,7 @@ impl SessionIo {
             outbox: Outbox::new(outlet, bell),
             orders: Orders::default(),
             room_wait: None,
+            place: None,
             end: None,
             farewell_due_at: None,
             bell: Arc::clone(bell),
@@ -136,6 +141,7 @@ impl SessionIo {
         for _ in 0..FRAMES_PER_TURN {
             let look = self.take_frame(context, now);
             self.give_to_writer();
+            self.give_to_tunnels();
             if look == Look::Taken {
                 // Answers to frames that came together go together.
                 self.fill_outbox();
@@ -185,8 +191,26 @@ impl SessionIo {
                 Mail::Drain(order) => self.session.handle_drain(&order, now),
                 Mail::Cut(order) => self.session.handle_cut(&order, now),
                 Mail::Revoked(revocation) => self.session.handle_revoked(&revocation, now),
+                Mail::Offer(open) => {
+                    if !self.session.handle_offer(*open, now) {
+                        self.shard.tunnels.send(ToTunnels::SessionEnded { session: self.slot.key() });
+                    }
+                }
                 Mail::End(reason) => self.session.handle_close(reason, now),
             }
+        }
+    }
+
+    /// What the session has for the tunnels' room: its place there, and refusals of its node.
+    fn give_to_tunnels(&mut self) {
+        if self.place.is_none()
+            && self.session.takes_tunnels()
+            && let Some(epoch) = self.session.epoch()
+        {
+            self.place = Some(self.shard.tunnels.enter(self.session.node(), epoch, self.slot.key()));
+        }
+        while let Some(refused) = self.session.poll_to_tunnels() {
+            self.shard.tunnels.send(ToTunnels::Refused { session: self.slot.key(), refused });
         }
     }
 
@@ -230,7 +254,9 @@ impl SessionIo {
         match wire::decode(message, &self.shard.limits) {
             Ok(frame) => {
                 inject_fault(&frame);
-                if let NodeFrame::Heartbeat(_) = frame {
+                self.shard.counters.frames_in_by_kind.count(frame.kind());
+                if matches!(frame, NodeFrame::Heartbeat(_)) {
+                    self.slot.note_heartbeat(now);
                     let expires_at = now + self.shard.listener_tls.time_left(self.ends_at);
                     self.session.handle_expiry(expires_at, now);
                 }
@@ -266,6 +292,7 @@ impl SessionIo {
             && let Some(frame) = self.session.poll_frame()
         {
             self.orders.give(&frame);
+            self.shard.counters.frames_out_by_kind.count(frame.kind());
             let bytes = wire::encode(frame);
             self.shard.counters.frames_out.one_more();
             self.shard.counters.bytes_out.add(bytes.len() as u64);

@@ -16,6 +16,7 @@ use std::task::Poll;
 use gateway_core::admission::Admission;
 use gateway_core::close::CloseReason;
 use gateway_core::crowd::Crowd;
+use gateway_core::desk::{Vitals, VitalsAsk};
 use gateway_core::drain::DrainOrder;
 use gateway_core::ids::{SessionKey, ShardId};
 use gateway_core::limits::Limits;
@@ -24,6 +25,8 @@ use gateway_core::relay::RelayRequest;
 use gateway_core::revocation::{Revocation, SerialKey};
 use gateway_core::seam::SessionNews;
 use gateway_core::splitmix::SplitMix;
+use gateway_core::time::Moment;
+use gateway_core::tunnel::{MAX_UNJOINED_STREAMS, OpenTunnel, ToTunnels};
 use slab::Slab;
 
 use crate::accept::HandshakeSlots;
@@ -40,6 +43,7 @@ use crate::rest::Rest;
 use crate::sleeper::Sleeper;
 use crate::timers::Timers;
 use crate::tls::TlsMaterial;
+use crate::tunnel_desk::TunnelDesk;
 use crate::turnstile::Turnstile;
 
 /// What a shard does about new streams.
@@ -75,6 +79,7 @@ pub(crate) struct Shard {
     pub(crate) rest: Rc<Rest>,
     pub(crate) watchers: RefCell<Slab<Arc<Bell>>>,
     pub(crate) relays: Rc<RelayDesk>,
+    pub(crate) tunnels: Rc<TunnelDesk>,
     slots: RefCell<Slab<Rc<Mailslot>>>,
     next_serial: Cell<u32>,
     connections: RefCell<Slab<Arc<Bell>>>,
@@ -89,6 +94,7 @@ pub(crate) enum Mail {
     Drain(DrainOrder),
     Cut(DrainOrder),
     Revoked(Box<Revocation>),
+    Offer(Box<OpenTunnel>),
     End(CloseReason),
 }
 
@@ -97,6 +103,8 @@ pub(crate) struct Mailslot {
     key: SessionKey,
     /// The serial of its certificate.
     certificate: SerialKey,
+    /// When its node was heard to be alive.
+    heartbeat: Cell<Option<Moment>>,
     bell: Arc<Bell>,
     mail: RefCell<VecDeque<Mail>>,
 }
@@ -126,6 +134,7 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) outbound: Outbound,
     pub(crate) relays: Post<RelayRequest>,
+    pub(crate) tunnels: Post<ToTunnels>,
     pub(crate) queues: Queues,
     pub(crate) rest: Rc<Rest>,
 }
@@ -153,6 +162,7 @@ impl Shard {
             rest: parts.rest,
             watchers: RefCell::default(),
             relays: RelayDesk::new(parts.id, parts.relays),
+            tunnels: TunnelDesk::new(parts.id, parts.tunnels, limits.tunnels.most + MAX_UNJOINED_STREAMS),
             slots: RefCell::default(),
             next_serial: Cell::new(0),
             connections: RefCell::default(),
@@ -178,8 +188,13 @@ impl Shard {
         let entry = slots.vacant_entry();
         let slot = u32::try_from(entry.key()).expect("fewer sessions than descriptors, and those fit an i32");
         let key = SessionKey { shard: self.id, slot, serial };
-        let mailslot =
-            Rc::new(Mailslot { key, certificate, bell: Arc::clone(bell), mail: RefCell::default() });
+        let mailslot = Rc::new(Mailslot {
+            key,
+            certificate,
+            heartbeat: Cell::default(),
+            bell: Arc::clone(bell),
+            mail: RefCell::default(),
+        });
         entry.insert(Rc::clone(&mailslot));
         SlotLease { shard: Rc::clone(self), slot: mailslot }
     }
@@ -192,6 +207,18 @@ impl Shard {
             slot.mail.borrow_mut().push_back(mail);
             slot.bell.ring();
         }
+    }
+
+    /// Tells the control API when these sessions had their last heartbeats.
+    pub(crate) fn answer_vitals(&self, ask: VitalsAsk) {
+        let slots = self.slots.borrow();
+        let heard = ask.keys.iter().filter_map(|key| {
+            let slot = slots.get(key.slot as usize).filter(|slot| slot.key == *key)?;
+            Some((*key, slot.heartbeat.get()?))
+        });
+        // Who asked may have gone.
+        let _ = ask.answer.post(Vitals(heard.collect()));
+        ask.answer.ring();
     }
 
     /// All sessions, each with the serial of its certificate.
@@ -209,6 +236,7 @@ impl Shard {
     /// A connection's turn is over, or the connection.
     pub(crate) fn end_turn(&self, bell: &Arc<Bell>, outcome: Poll<()>) -> Poll<()> {
         self.outbound.ring();
+        self.tunnels.ring();
         self.rest.handle_turn();
         bell.end_turn();
         if outcome.is_pending() && bell.is_over_budget() {
@@ -248,6 +276,10 @@ impl Shard {
 impl SlotLease {
     pub(crate) fn key(&self) -> SessionKey {
         self.slot.key
+    }
+
+    pub(crate) fn note_heartbeat(&self, now: Moment) {
+        self.slot.heartbeat.set(Some(now));
     }
 
     pub(crate) fn take_mail(&self) -> Option<Mail> {

@@ -1,5 +1,5 @@
 //! How the end of a call looks on the wire: gRPC's status, its sentence, and the delay that a
-//! caller must keep. What the status is was decided by `CloseReason` or `Refusal`.
+//! caller must keep. What the status is was decided by `CloseReason`, `Refusal` or `TunnelClose`.
 //!
 //! 1. A sentence is percent-encoded, so it is always a valid header, and cut at `MAX_MESSAGE_BYTES`.
 //! 2. A delay is given in whole milliseconds, rounded up.
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use gateway_core::close::CloseReason;
 use gateway_core::relay::Refusal;
+use gateway_core::tunnel::TunnelClose;
 use gateway_proto::{header, status_message};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -36,6 +37,13 @@ impl From<&CloseReason> for CallStatus {
 impl From<&Refusal> for CallStatus {
     fn from(refusal: &Refusal) -> Self {
         Self { code: refusal.code as u8, message: refusal.sentence.clone(), pushback: refusal.retry_after }
+    }
+}
+
+impl From<&TunnelClose> for CallStatus {
+    fn from(close: &TunnelClose) -> Self {
+        let message = if *close == TunnelClose::Finished { String::new() } else { close.to_string() };
+        Self { code: close.code() as u8, message, pushback: None }
     }
 }
 

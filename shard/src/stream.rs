@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use gateway_core::close::CloseReason;
+use gateway_core::close::{AdmissionBound, CloseReason};
 use gateway_core::revocation;
 use gateway_core::time::Moment;
 use gateway_proto::{header, path};
@@ -24,12 +24,13 @@ use crate::admitted::Admitted;
 use crate::bell::Bell;
 use crate::health::{HealthCall, HealthIo};
 use crate::identity::NodeCertificate;
-use crate::relay_io::RelayIo;
+use crate::relay_io::{RETRY_RELAY, RelayIo};
 use crate::relay_wire::Asking;
 use crate::session_io::SessionIo;
 use crate::shard::{Shard, Stage};
 use crate::status::{self, CallStatus};
 use crate::transport::Exchange;
+use crate::tunnel_io::TunnelIo;
 
 /// Who is at the other end of a connection.
 #[derive(Debug)]
@@ -46,6 +47,37 @@ pub(crate) enum Stream {
     Session(Box<SessionIo>),
     Health(Box<HealthIo>),
     Relay(Box<RelayIo>),
+    Tunnel(Box<TunnelIo>),
+}
+
+/// The streams that a connection has already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamCount {
+    tunnels: usize,
+    others: usize,
+}
+
+impl StreamCount {
+    pub(crate) fn of(streams: &[Stream]) -> Self {
+        let tunnels = streams.iter().filter(|stream| stream.is_tunnel()).count();
+        Self { tunnels, others: streams.len() - tunnels }
+    }
+
+    /// HTTP/2 bounds both together; here neither takes the place of the other.
+    fn check(self, shard: &Shard, path: &str) -> Result<(), CloseReason> {
+        let limits = &shard.limits;
+        let is_full = if path == path::TUNNEL {
+            limits.tunnels.most > 0 && self.tunnels >= limits.tunnels.per_node
+        } else {
+            self.others >= limits.streams_per_connection as usize
+        };
+        if !is_full {
+            return Ok(());
+        }
+        let reason = CloseReason::Refused { bound: AdmissionBound::Streams, retry_after: RETRY_RELAY };
+        shard.counters.count_refusal(&reason);
+        Err(reason)
+    }
 }
 
 /// What becomes of the connection after a stream.
@@ -63,6 +95,7 @@ impl Stream {
             Self::Session(session) => session.poll(context, now),
             Self::Health(health) => health.poll(context, now),
             Self::Relay(relay) => relay.poll(context, now),
+            Self::Tunnel(tunnel) => tunnel.poll(context, now),
         }
     }
 
@@ -72,6 +105,7 @@ impl Stream {
             Self::Session(session) => session.deadline(),
             Self::Health(health) => health.deadline(),
             Self::Relay(relay) => relay.deadline(),
+            Self::Tunnel(tunnel) => tunnel.deadline(),
         }
     }
 
@@ -79,8 +113,12 @@ impl Stream {
     pub(crate) fn has_said_all(&self) -> bool {
         match self {
             Self::Session(session) => session.has_said_all(),
-            Self::Health(_) | Self::Relay(_) => true,
+            Self::Health(_) | Self::Relay(_) | Self::Tunnel(_) => true,
         }
+    }
+
+    pub(crate) const fn is_tunnel(&self) -> bool {
+        matches!(self, Self::Tunnel(_))
     }
 
     /// Ends the stream after a panic.
@@ -89,6 +127,7 @@ impl Stream {
             Self::Session(session) => session.fail(reason),
             Self::Health(health) => health.fail(&reason),
             Self::Relay(relay) => relay.fail(&reason),
+            Self::Tunnel(tunnel) => tunnel.fail(&reason),
         }
     }
 }
@@ -98,6 +137,7 @@ pub(crate) fn open(
     shard: &Rc<Shard>,
     bell: &Arc<Bell>,
     peer: &Peer,
+    count: StreamCount,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> Option<Stream> {
@@ -106,10 +146,11 @@ pub(crate) fn open(
         let _ = respond.send_response(status::plain(status), true);
         return None;
     }
-    let started = check_encoding(&request).and_then(|()| {
-        let (head, body) = request.into_parts();
-        start(shard, bell, peer, head.uri.path(), Exchange::Http2 { body, respond: &mut respond })
-    });
+    let started =
+        count.check(shard, request.uri().path()).and_then(|()| check_encoding(&request)).and_then(|()| {
+            let (head, body) = request.into_parts();
+            start(shard, bell, peer, head.uri.path(), Exchange::Http2 { body, respond: &mut respond })
+        });
     match started {
         Ok(stream) => stream,
         Err(reason) => {
@@ -141,7 +182,7 @@ pub(crate) fn start(
             let asking = Asking::FetchSecret(authenticated(shard, peer)?.identity.clone());
             RelayIo::open(shard, bell, asking, exchange)
         }
-        path::TUNNEL => authenticated(shard, peer).and(Err(not_offered("Tunnel"))),
+        path::TUNNEL => TunnelIo::open(shard, bell, authenticated(shard, peer)?, exchange),
         _ => {
             Err(CloseReason::Unimplemented("no such call; see the service gateway.v1.NodeGateway".to_owned()))
         }
@@ -192,10 +233,6 @@ fn outdated(shard: &Shard, certificate: &NodeCertificate) -> Option<CloseReason>
         return Some(revocation::refusal(serial, verdict));
     }
     shard.listener_tls.time_left(certificate.ends_at).is_zero().then_some(CloseReason::Expired)
-}
-
-fn not_offered(call: &str) -> CloseReason {
-    CloseReason::Unimplemented(format!("{call} is not offered by this gateway yet"))
 }
 
 /// Whether a request passes what is asked of each before its path is looked at.

@@ -16,7 +16,9 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
+use crate::identity::serial_of;
 use crate::verifier::NodeVerifier;
 
 /// Which of the PEM files is wrong, and how.
@@ -34,6 +36,12 @@ pub enum TlsError {
     KeyMismatch,
     #[error("the serving chain or its key can't be used: {0}")]
     BadServing(String),
+    #[error("the serving certificate counts from {from} to {until}, now is {now}; no node would accept it")]
+    ServingOutOfTime { from: String, until: String, now: String },
+    #[error("the serving certificate is not for servers: its extended key usage lacks serverAuth")]
+    ServingNotForServers,
+    #[error("the serving certificate names no host (subject alternative name); no node would accept it")]
+    ServingNamesNobody,
     #[error("the node roots can't be used: {0}")]
     BadRoots(String),
 }
@@ -48,6 +56,18 @@ pub struct TlsMaterial {
     shown: Arc<dyn ResolvesServerCert>,
     chains: Arc<dyn ClientCertVerifier>,
     leeway: Duration,
+    serving: Serving,
+}
+
+/// What an operator wants to know of the serving certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Serving {
+    /// Upper-case hex.
+    pub serial: String,
+    /// As text, with the date's zone.
+    pub until: String,
+    /// Since 1970.
+    pub ends_at: Duration,
 }
 
 impl TlsMaterial {
@@ -61,6 +81,7 @@ impl TlsMaterial {
     ) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let chain = certificates(cert_chain_pem, SERVING_CHAIN)?;
+        let serving = serving(chain.first().map_or(&[], |leaf| leaf.as_ref()), leeway)?;
         let key = private_key(key_pem)?;
         let roots = Arc::new(node_roots(node_roots_pem)?);
         let chains = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
@@ -73,7 +94,12 @@ impl TlsMaterial {
             rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch,
             other => TlsError::BadServing(other.to_string()),
         })?;
-        Ok(Self { provider, shown: Arc::new(SingleCertAndKey::from(shown)), chains, leeway })
+        Ok(Self { provider, shown: Arc::new(SingleCertAndKey::from(shown)), chains, leeway, serving })
+    }
+
+    /// The certificate that nodes are shown.
+    pub fn serving(&self) -> &Serving {
+        &self.serving
     }
 
     /// How far a certificate may be out of its time.
@@ -99,6 +125,32 @@ impl TlsMaterial {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Arc::new(config)
     }
+}
+
+/// What a leaf says of itself, if nodes would take it for a server's now.
+fn serving(leaf: &[u8], leeway: Duration) -> Result<Serving, TlsError> {
+    let (_, parsed) =
+        X509Certificate::from_der(leaf).map_err(|_| TlsError::BadServing("it is malformed".to_owned()))?;
+    let unreadable = |_| TlsError::BadServing("it has an extension that can't be read".to_owned());
+    if let Some(usage) = parsed.extended_key_usage().map_err(unreadable)?
+        && !usage.value.server_auth
+        && !usage.value.any
+    {
+        return Err(TlsError::ServingNotForServers);
+    }
+    if parsed.subject_alternative_name().map_err(unreadable)?.is_none() {
+        return Err(TlsError::ServingNamesNobody);
+    }
+    let (time, now) = (parsed.validity(), ASN1Time::now());
+    let leeway = i64::try_from(leeway.as_secs()).unwrap_or(i64::MAX);
+    let (from, until) = (time.not_before.timestamp(), time.not_after.timestamp());
+    if !(from.saturating_sub(leeway)..=until.saturating_add(leeway)).contains(&now.timestamp()) {
+        let (from, until) = (time.not_before.to_string(), time.not_after.to_string());
+        return Err(TlsError::ServingOutOfTime { from, until, now: now.to_string() });
+    }
+    let ends_at = Duration::from_secs(u64::try_from(until).unwrap_or_default());
+    let serial = serial_of(leaf).unwrap_or_default();
+    Ok(Serving { serial, until: time.not_after.to_string(), ends_at })
 }
 
 fn certificates(pem: &[u8], file: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -129,9 +181,18 @@ fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
+/// Whether it may sign others; one that can't be read is refused as what it is, elsewhere.
+fn is_authority(certificate: &[u8]) -> bool {
+    X509Certificate::from_der(certificate).map_or(true, |(_, parsed)| parsed.is_ca())
+}
+
 fn node_roots(pem: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for (index, certificate) in certificates(pem, NODE_ROOTS)?.into_iter().enumerate() {
+        if !is_authority(&certificate) {
+            let why = "it is no authority's: basicConstraints lacks CA:TRUE".to_owned();
+            return Err(TlsError::BadRoot { position: index + 1, why });
+        }
         roots
             .add(certificate)
             .map_err(|error| TlsError::BadRoot { position: index + 1, why: error.to_string() })?;

@@ -28,6 +28,8 @@ use prost::Message;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use uuid::Uuid;
 
+use crate::tunnel_wire;
+
 /// Bodies up to this size are copied.
 const COPIED_BYTES: usize = 4 << 10;
 /// Fields of a Hello that stand there once.
@@ -58,6 +60,8 @@ struct Arms {
     credit: Option<Bytes>,
     #[prost(bytes = "bytes", optional, tag = "8")]
     spec_applied: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "9")]
+    tunnel_refused: Option<Bytes>,
     #[prost(bytes = "bytes", optional, tag = "10")]
     goodbye: Option<Bytes>,
 }
@@ -89,8 +93,14 @@ fn decode_frame(message: Bytes, limits: &Limits) -> Result<NodeFrame, String> {
         arms.status,
         arms.inventory_section,
     ];
-    if known.iter().flatten().count() > 1 {
+
+    let others = known.iter().flatten().count();
+    if others + usize::from(arms.tunnel_refused.is_some()) > 1 {
         return Err("a frame holds more than one message; send each in a frame of its own".to_owned());
+    }
+    if let Some(refused) = arms.tunnel_refused {
+        let refused = tunnel_wire::refusal(parse(refused, "TunnelRefused")?);
+        return Ok(refused.map_or(NodeFrame::Ignored, NodeFrame::TunnelRefused));
     }
     match known {
         [Some(hello), ..] => decode_hello(hello, limits),
@@ -350,7 +360,8 @@ fn encode_arm(frame: GatewayFrame) -> v1::gateway_frame::Frame {
                 events_per_batch: welcome.events_per_batch,
             }),
             inventory_wanted: names(&welcome.inventory_wanted),
-            ..v1::Welcome::default()
+            features: welcome.features.into_iter().map(str::to_owned).collect(),
+            tunnel_addresses: welcome.tunnel_address.into_iter().collect(),
         }),
         GatewayFrame::Command(command) => Arm::Command(v1::Command {
             command_id: id_bytes(command.id),
@@ -385,6 +396,7 @@ fn encode_arm(frame: GatewayFrame) -> v1::gateway_frame::Frame {
             generation: spec.generation.0,
             body: spec.body,
         }),
+        GatewayFrame::OpenTunnel(open) => Arm::OpenTunnel(tunnel_wire::open_tunnel(*open)),
         GatewayFrame::InventoryWanted(wanted) => {
             Arm::InventoryWanted(v1::InventoryWanted { sections: names(&wanted) })
         }

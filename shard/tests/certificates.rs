@@ -218,3 +218,58 @@ fn renewed_files_reach_new_handshakes_while_sessions_last_and_revocations_stay()
         assert!(matches!(session.next().await, Some(Frame::HeartbeatAck(_))), "the old session lasts");
     });
 }
+
+#[test]
+fn a_serving_certificate_that_no_node_would_accept_is_refused() {
+    use gateway_shard::tls::{TlsError, TlsMaterial};
+
+    let pki = Pki::new();
+    let (now, day) = (SystemTime::now(), 24 * 60 * MINUTE);
+    let made = |change: &dyn Fn(&mut rcgen::CertificateParams), leeway| {
+        let (chain, key) = pki.server(change);
+        TlsMaterial::new(&chain, &key, &pki.roots, leeway)
+    };
+    let expired = |params: &mut rcgen::CertificateParams| {
+        params.not_before = (now - 2 * day).into();
+        params.not_after = (now - MINUTE).into();
+    };
+    let error = made(&expired, Duration::ZERO).expect_err("it has expired");
+    assert!(matches!(error, TlsError::ServingOutOfTime { .. }), "{error}");
+    made(&expired, 2 * MINUTE).expect("within the leeway");
+    let error = made(&|params| params.not_before = (now + day).into(), Duration::ZERO);
+    assert!(matches!(error, Err(TlsError::ServingOutOfTime { .. })), "{error:?}");
+    let for_clients = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let error = made(&|params| params.extended_key_usages.clone_from(&for_clients), Duration::ZERO);
+    assert!(matches!(error, Err(TlsError::ServingNotForServers)), "{error:?}");
+    let error = made(&|params| params.subject_alt_names.clear(), Duration::ZERO);
+    assert!(matches!(error, Err(TlsError::ServingNamesNobody)), "{error:?}");
+
+    let usual = made(&|params| params.serial_number = Some(vec![0x0A, 0xBC].into()), Duration::ZERO);
+    let usual = usual.expect("a good one");
+    assert_eq!(usual.serving().serial, "ABC");
+    assert!(usual.serving().ends_at > now.duration_since(SystemTime::UNIX_EPOCH).unwrap());
+}
+
+#[test]
+fn a_root_that_is_no_authority_is_refused() {
+    use gateway_shard::tls::{TlsError, TlsMaterial};
+
+    let pki = Pki::new();
+    let roots = [&pki.roots[..], &pki.server_chain[..]].concat();
+    let made = TlsMaterial::new(&pki.server_chain, &pki.server_key, &roots, Duration::ZERO);
+    assert!(matches!(made, Err(TlsError::BadRoot { position: 2, .. })), "{made:?}");
+}
+
+#[test]
+fn a_certificate_that_does_not_say_what_it_is_for_is_no_nodes() {
+    story(async {
+        let gateway = Gateway::start(Limits::default());
+        let silent = gateway.pki.sign(
+            &["spiffe://test.example/site/lab/node/n1"],
+            ExtendedKeyUsagePurpose::ClientAuth,
+            |params| params.extended_key_usages.clear(),
+        );
+        assert!(!is_let_in(&gateway, &silent).await);
+        assert!(is_let_in(&gateway, &usual(&gateway.pki, "n1", &[7])).await);
+    });
+}

@@ -204,7 +204,7 @@ impl SimNode {
                 self.heard_at = now;
             }
             GatewayFrame::InventoryWanted(wanted) => self.inventory.handle_wanted(&wanted, chance),
-            GatewayFrame::Drain { .. } | GatewayFrame::RevocationNotice { .. } => {}
+            _ => {}
         }
         self.send();
     }

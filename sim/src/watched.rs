@@ -182,6 +182,9 @@ pub(crate) struct ProcessWatch {
     given: BTreeMap<(SessionKey, SpecName, Generation), Moment>,
     /// Since when its shards were told to send their nodes away, or to stop.
     pub(crate) leaves_since: Option<Moment>,
+    /// The control API asked for that, and may take it back; and whether it ever did ask.
+    pub(crate) stands: bool,
+    pub(crate) has_stood: bool,
     opens: Opens,
     pub(crate) company: Company,
 }

@@ -19,7 +19,7 @@ use tokio::net::UnixDatagram;
 use toml::{Table, Value};
 
 use crate::cluster::tail;
-use crate::pki::GatewayFiles;
+use crate::pki::{CONTROL_CLIENT, ControlFiles, GatewayFiles};
 use crate::process::{Guarded, Usage, usage};
 
 /// A socket's path must fit into `sockaddr_un`.
@@ -60,6 +60,9 @@ pub struct GatewayOptions {
     pub shards: Option<u16>,
     /// Where Join, Renew and FetchSecret go; `None`: nowhere.
     pub upstream_url: Option<String>,
+    /// The files of a control API on a free loopback port, for clients by the name `CONTROL_CLIENT`; `None`: there
+    /// is none.
+    pub api: Option<Box<ControlFiles>>,
     /// Further TOML, merged over the rest key by key.
     pub extra: String,
     pub environment: Vec<(String, String)>,
@@ -81,6 +84,7 @@ impl GatewayOptions {
             listen: "127.0.0.1:0".to_owned(),
             shards: None,
             upstream_url: None,
+            api: None,
             extra: String::new(),
             environment: Vec::new(),
             ready_timeout: Duration::from_secs(60),
@@ -128,7 +132,17 @@ impl GatewayOptions {
         }
         section("tls", tls);
         section("database", vec![("url", text(&self.database_url))]);
-        section("control", vec![("listen", text("127.0.0.1:0"))]);
+        let mut control = vec![("listen", text("127.0.0.1:0"))];
+        if let Some(api) = &self.api {
+            control.extend([
+                ("api_listen", text("127.0.0.1:0")),
+                ("certificate", path(&api.certificate)),
+                ("key", path(&api.key)),
+                ("client_ca", path(&api.ca)),
+                ("clients", Value::Array(vec![text(CONTROL_CLIENT)])),
+            ]);
+        }
+        section("control", control);
         if let Some(shards) = self.shards {
             section("shards", vec![("count", Value::Integer(shards.into()))]);
         }

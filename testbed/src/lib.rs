@@ -22,3 +22,4 @@ pub mod node;
 pub mod pki;
 pub mod process;
 pub mod raw;
+pub mod tickets;

@@ -104,7 +104,7 @@ struct PlanFile {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct ChaosFile {
+pub(super) struct ChaosFile {
     faults: Vec<Fault>,
     rounds: Option<u32>,
     lease_ttl: Option<String>,
@@ -115,22 +115,36 @@ impl ChaosArguments {
     /// Settles flags, file and defaults.
     pub(crate) fn plan(&self) -> anyhow::Result<ChaosPlan> {
         let file: PlanFile = plan_file(self.load.config.as_deref())?;
-        let lease_ttl = duration_of("chaos.lease_ttl", file.chaos.lease_ttl)?;
-        let recover_within = duration_of("chaos.recover_within", file.chaos.recover_within)?;
+        self.plan_of(file.load, file.chaos, file.gate.over(GateBounds::of_a_fault()))
+    }
+
+    /// Settles flags, what a file says, and defaults.
+    pub(super) fn plan_of(
+        &self,
+        load: LoadFile,
+        file: ChaosFile,
+        gate: GateBounds,
+    ) -> anyhow::Result<ChaosPlan> {
+        let lease_ttl = duration_of("chaos.lease_ttl", file.lease_ttl)?;
+        let recover_within = duration_of("chaos.recover_within", file.recover_within)?;
         anyhow::ensure!(
             self.gateway.attach.is_none(),
             "chaos kills what it started itself; --attach is not for it"
         );
+        anyhow::ensure!(
+            self.gateway.load_processes == 1,
+            "the nodes of chaos are in one process, which some faults are done to; --load-processes is not for it"
+        );
         // A node that can't be reached is given up after three heartbeats, which bounds a fault.
-        let load = LoadPlan { heartbeat: Duration::from_secs(2), ..LoadPlan::of(300, 250.0) };
+        let default = LoadPlan { heartbeat: Duration::from_secs(2), ..LoadPlan::of(300, 250.0) };
         let plan = ChaosPlan {
-            load: self.load.plan(file.load, load)?,
+            load: self.load.plan(load, default)?,
             seed: self.seed.unwrap_or_else(rand::random),
-            faults: if self.faults.is_empty() { file.chaos.faults } else { self.faults.clone() },
-            rounds: self.rounds.or(file.chaos.rounds).unwrap_or(1),
+            faults: if self.faults.is_empty() { file.faults } else { self.faults.clone() },
+            rounds: self.rounds.or(file.rounds).unwrap_or(1),
             lease_ttl: self.lease_ttl.or(lease_ttl).unwrap_or(Duration::from_secs(6)),
             recover_within: self.recover_within.or(recover_within).unwrap_or(Duration::from_secs(90)),
-            gate: file.gate.over(GateBounds::of_a_fault()),
+            gate,
         };
         anyhow::ensure!(plan.lease_ttl >= Duration::from_secs(2), "--lease-ttl must be at least 2s");
         anyhow::ensure!(plan.rounds > 0, "--rounds must be at least 1");

@@ -55,7 +55,7 @@ pub(crate) async fn run(arguments: DemoArguments) -> anyhow::Result<bool> {
         suggest();
     }
     let Stage { world, fleet, .. } = stage;
-    fleet.close().await;
+    fleet.close().await?;
     for violation in world.close().await? {
         say(&violation);
     }
@@ -67,15 +67,7 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
     let per_second = arguments.commands_per_second;
     anyhow::ensure!(per_second.is_finite() && per_second > 0.0, "--commands-per-second must be above 0");
     let dir = std::path::absolute(&arguments.dir)?;
-    let gateway = GatewayArguments {
-        gateway_bin: arguments.gateway_bin.clone(),
-        shards: arguments.shards,
-        gateway_toml: None,
-        attach: None,
-        database_url: None,
-        pki: None,
-        gateway_pid: None,
-    };
+    let gateway = GatewayArguments::of(arguments.gateway_bin.clone(), arguments.shards);
     let world = Box::pin(World::build(WorldPlan {
         cluster_dir: cluster_folder(&dir)?,
         dir: Some(dir),
@@ -316,6 +308,17 @@ fn invite_by_token(world: &World, server_ca: &Path) -> anyhow::Result<()> {
         file.display(),
         world.dir().join(JOINING_NODE).display()
     ));
+    print("and with that certificate fetch the secret that is called greeting, or renew it:");
+    let folder = world.dir().join(JOINING_NODE);
+    let shown = format!(
+        "--endpoint {} --ca {} --cert {} --key {}",
+        world.address(),
+        server_ca.display(),
+        folder.join("node.crt").display(),
+        folder.join("node.key").display()
+    );
+    print(&format!("  conformance/secret {shown} --name greeting"));
+    print(&format!("  conformance/renew {shown} --out {}", world.dir().join("renewed").display()));
     Ok(())
 }
 

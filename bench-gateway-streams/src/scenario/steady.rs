@@ -8,12 +8,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gateway_testbed::process::{Usage, usage};
+use gateway_testbed::process::Usage;
 
-use super::verdict::{commands, drain, ledger, verdict};
-use crate::arguments::{SteadyArguments, SteadyPlan};
+use super::bloat::Pin;
+use super::verdict::{commands, drain, judgement, ledger, verdict};
+use crate::arguments::{GatewayArguments, SteadyArguments, SteadyPlan};
 use crate::enqueuer::{EnqueuePlan, Enqueuer};
-use crate::fleet::{Fleet, FleetPlan};
+use crate::fleet::{Fleet, FleetPlan, usage_of};
 use crate::floor::{self, FloorPlan};
 use crate::host;
 use crate::latency::Percentiles;
@@ -38,30 +39,47 @@ struct Measured {
 /// Runs it; true if its gate held.
 pub(crate) async fn run(arguments: Box<SteadyArguments>) -> anyhow::Result<bool> {
     let plan = arguments.plan()?;
-    let world = WorldPlan::new(plan.sessions, plan.heartbeat, arguments.gateway.clone());
+    Box::pin(perform("steady", &plan, &arguments.gateway)).await
+}
+
+/// What `steady` and `bloat` do.
+pub(super) async fn perform(
+    scenario: &'static str,
+    plan: &SteadyPlan,
+    gateway: &GatewayArguments,
+) -> anyhow::Result<bool> {
+    let world = WorldPlan::new(plan.sessions, plan.heartbeat, gateway.clone());
     let mut world = Box::pin(World::build(world)).await?;
     statistics::say_settings(&mut world.connect().await?).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = world.gateway_usage()?;
     let tracker = Arc::new(Tracker::default());
-    let nodes = FleetPlan { transport: plan.transport.into(), ..FleetPlan::of(&world, plan.connect_rate) };
+    let nodes = FleetPlan { transport: plan.transport, ..FleetPlan::of(&world, plan.connect_rate) };
     let fleet = Box::pin(Fleet::open(nodes, world.pki(), Arc::clone(&tracker))).await?;
     wait("settling", plan.settle).await;
     let settled = world.gateway_usage()?;
     let floor = match plan.with_floor {
-        true => Some(measure_floor(&plan, &world).await?),
+        true => Some(measure_floor(plan, &world).await?),
         false => None,
     };
-    let measured = Box::pin(measure(&plan, &mut world, &fleet, &tracker)).await?;
+    let pin = match plan.pins_the_horizon {
+        true => Some(Pin::set(&world).await?),
+        false => None,
+    };
+    let measured = Box::pin(measure(plan, &mut world, &fleet, &tracker)).await?;
     let last = world.gateway_usage()?;
 
-    let mut report = figures(&plan, &fleet, &tracker, &measured);
+    let mut report = figures(scenario, plan, &fleet, &tracker, &measured);
     report.floor_ms = floor;
-    report.gateway = gateway_share(&plan, idle, settled, last, &measured);
-    fleet.close().await;
+    report.gateway = gateway_share(plan, idle, settled, last, &measured);
+    if let Some(pin) = pin {
+        report.bloat = Some(pin.lift(&world).await?);
+    }
+    fleet.close().await?;
     let ledger = ledger(&world, &tracker).await?;
     report.commands = commands(&tracker, &ledger);
-    let violations = ledger.violations.into_iter().chain(world.close().await?).collect();
+    let broken = judgement(&world).await?;
+    let violations = ledger.violations.into_iter().chain(broken).chain(world.close().await?).collect();
     verdict(report, violations, &plan.gate, plan.report.as_deref())
 }
 
@@ -108,11 +126,17 @@ async fn measure(
     };
     fleet.counts().restart_heartbeats();
     let baseline = statistics::begin(&mut connection).await?;
-    let sampler = Sampler::start(world.gateway_pid(), Arc::clone(fleet.counts()), Arc::clone(tracker));
-    let before = (world.gateway_usage()?, usage(std::process::id())?, Instant::now());
+    let sampler = Sampler::start(
+        world.gateway_pid(),
+        fleet.pids(),
+        Arc::clone(fleet.counts()),
+        Arc::clone(tracker),
+        plan.windows,
+    );
+    let before = (world.gateway_usage()?, usage_of(&fleet.pids()), Instant::now());
     watch(plan, world, fleet, tracker, enqueuer.as_ref()).await?;
     let elapsed = before.2.elapsed();
-    let now = (world.gateway_usage()?, usage(std::process::id())?);
+    let now = (world.gateway_usage()?, usage_of(&fleet.pids()));
     drain(tracker).await;
     let samples = sampler.stop().await?;
     let seconds = elapsed.as_secs_f64();
@@ -169,13 +193,20 @@ async fn watch(
     Ok(())
 }
 
-fn figures(plan: &SteadyPlan, fleet: &Fleet, tracker: &Tracker, measured: &Measured) -> Report {
+fn figures(
+    scenario: &'static str,
+    plan: &SteadyPlan,
+    fleet: &Fleet,
+    tracker: &Tracker,
+    measured: &Measured,
+) -> Report {
     let figures = tracker.figures();
     let lag = |latencies: &crate::latency::Latencies| latencies.percentiles().map_or(0.0, |ms| ms.p99);
-    let (enqueuer_lag, nodes_lag) = (lag(&figures.lag), lag(&measured.samples.loop_lag));
     let counts = fleet.counts();
+    let nodes_lag = lag(&measured.samples.loop_lag).max(lag(&counts.lag()));
+    let enqueuer_lag = lag(&figures.lag);
     Report {
-        scenario: "steady",
+        scenario,
         commit: host::commit(),
         machine: host::Machine::this(),
         sessions: plan.sessions,
@@ -189,7 +220,7 @@ fn figures(plan: &SteadyPlan, fleet: &Fleet, tracker: &Tracker, measured: &Measu
             lag_ms_p99: enqueuer_lag.max(nodes_lag),
             enqueuer_lag_ms_p99: enqueuer_lag,
             nodes_lag_ms_p99: nodes_lag,
-            rss_bytes: usage(std::process::id()).map_or(0, |mine| mine.rss_bytes),
+            rss_bytes: usage_of(&fleet.pids()).rss_bytes,
         }),
         commands_per_second: plan.commands_per_second,
         heartbeat_s: plan.heartbeat.as_secs_f64(),
@@ -201,6 +232,13 @@ fn figures(plan: &SteadyPlan, fleet: &Fleet, tracker: &Tracker, measured: &Measu
         session_ends: counts.ends(),
         database: measured.database.clone(),
         series: measured.samples.series.clone(),
+        windows: measured.samples.windows.clone(),
+        curves: [
+            ("dispatch", figures.dispatch.curve()),
+            ("completion", figures.completion.curve()),
+            ("heartbeat", counts.heartbeats().curve()),
+        ]
+        .into(),
         ..Report::default()
     }
 }
@@ -214,6 +252,15 @@ fn gateway_share(
 ) -> GatewayShare {
     let rss = |usage: Option<Usage>| usage.map(|usage| usage.rss_bytes);
     let sampled = measured.samples.series.iter().filter_map(|sample| sample.rss_bytes);
+    let from = match plan.growth_from {
+        None => rss(settled),
+        Some(from) => measured
+            .samples
+            .series
+            .iter()
+            .find(|sample| sample.at_s >= from.as_secs_f64())
+            .and_then(|sample| sample.rss_bytes),
+    };
     let a_session = idle.zip(settled).map(|(idle, settled)| {
         settled.rss_bytes.saturating_sub(idle.rss_bytes) as f64 / plan.sessions as f64
     });
@@ -221,9 +268,7 @@ fn gateway_share(
         rss_bytes_idle: rss(idle),
         rss_bytes_max: sampled.clone().chain(rss(settled)).chain(rss(last)).max(),
         rss_per_session_bytes: a_session,
-        rss_growth_ratio: settled
-            .zip(last)
-            .map(|(first, last)| last.rss_bytes as f64 / first.rss_bytes.max(1) as f64),
+        rss_growth_ratio: from.zip(rss(last)).map(|(first, last)| last as f64 / first.max(1) as f64),
         cpu_percent: measured.gateway_cpu_percent,
         threads: last.map(|usage| usage.threads),
     }

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gateway_testbed::clock::monotonic_ns;
-use gateway_testbed::process::{Usage, usage};
+use gateway_testbed::process::Usage;
 use sqlx::PgConnection;
 
-use super::verdict::{commands, drain, ledger, verdict};
+use super::verdict::{commands, drain, judgement, ledger, verdict};
 use crate::arguments::LoadPlan;
 use crate::enqueuer::{EnqueuePlan, Enqueuer};
-use crate::fleet::{Fleet, FleetPlan};
+use crate::fleet::{Fleet, FleetPlan, usage_of};
 use crate::gate::GateBounds;
 use crate::host;
-use crate::progress::{Step, say};
+use crate::progress::Step;
 use crate::report::{GatewayShare, LoadShare, Report};
-use crate::sampler::{Sampler, cpu_percent};
+use crate::sampler::{Sampler, WindowPlan, cpu_percent};
 use crate::statistics::{self, Baseline};
 use crate::tracker::Tracker;
 use crate::world::World;
@@ -60,8 +60,14 @@ impl AtWork {
             rides_out: false,
         };
         let enqueuer = Enqueuer::start(enqueue, Arc::clone(&tracker)).await?;
-        let sampler = Sampler::start(world.gateway_pid(), Arc::clone(fleet.counts()), Arc::clone(&tracker));
-        let before = (usage(std::process::id())?, Instant::now());
+        let sampler = Sampler::start(
+            world.gateway_pid(),
+            fleet.pids(),
+            Arc::clone(fleet.counts()),
+            Arc::clone(&tracker),
+            WindowPlan::default(),
+        );
+        let before = (usage_of(&fleet.pids()), Instant::now());
         let work = Self { fleet, tracker, enqueuer, sampler, connection, baseline, idle, before };
         work.carry_on(plan).await?;
         Ok(work)
@@ -107,11 +113,12 @@ impl AtWork {
         enqueuer.finished().await?;
         drain(&tracker).await;
         let elapsed = before.1.elapsed();
-        let (mine, last) = (usage(std::process::id())?, world.gateway_usage()?);
+        let (mine, last) = (usage_of(&fleet.pids()), world.gateway_usage()?);
         let samples = sampler.stop().await?;
         let figures = tracker.figures();
         let lag = |latencies: &crate::latency::Latencies| latencies.percentiles().map_or(0.0, |ms| ms.p99);
-        let (enqueuer_lag, nodes_lag) = (lag(&figures.lag), lag(&samples.loop_lag));
+        let (enqueuer_lag, nodes_lag) =
+            (lag(&figures.lag), lag(&samples.loop_lag).max(lag(&fleet.counts().lag())));
         report.commit = host::commit();
         report.machine = host::Machine::this();
         report.sessions = plan.sessions;
@@ -136,10 +143,12 @@ impl AtWork {
         report.heartbeats_acked = fleet.counts().heartbeats_acked();
         report.session_ends = fleet.counts().ends();
         report.series = samples.series;
+        report.curves.insert("dispatch", figures.dispatch.curve());
+        report.curves.insert("completion", figures.completion.curve());
         report.database =
             statistics::end(&mut connection, baseline, elapsed.as_secs_f64(), figures.committed).await?;
         drop(enqueuer);
-        fleet.close().await;
+        fleet.close().await?;
         judge(report, plan, gate, &tracker, world).await
     }
 }
@@ -157,13 +166,7 @@ async fn judge(
     world: World,
 ) -> anyhow::Result<bool> {
     let ledger = ledger(&world, tracker).await?;
-    let broken = match world.is_own() {
-        true => {
-            say("gateway verify --node-logs …");
-            world.verify().await?
-        }
-        false => Vec::new(),
-    };
+    let broken = judgement(&world).await?;
     let unclean = world.close().await?;
     report.commands = commands(tracker, &ledger);
     let violations: Vec<String> = ledger.violations.into_iter().chain(broken).chain(unclean).collect();

@@ -6,12 +6,13 @@
 //! 1. What never arrives is not waited for without end: the ledger finds it.
 //! 2. A report is printed, and written where that was asked for, whether its gate held or not.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
 
-use crate::gate::GateBounds;
+use crate::gate::{Check, GateBounds};
+use crate::plots;
 use crate::progress::say;
 use crate::report::{Commands, Gate, Report, Verify};
 use crate::tracker::Tracker;
@@ -34,11 +35,31 @@ pub(super) async fn drain(tracker: &Tracker) {
 
 /// Holds the nodes' logs against the rows.
 pub(super) async fn ledger(world: &World, tracker: &Tracker) -> anyhow::Result<LedgerReport> {
+    let scope = if world.is_own() { LedgerScope::WholeDatabase } else { LedgerScope::OnlyEnqueued };
+    ledger_in(world, tracker, scope).await
+}
+
+/// The same of the run's own commands alone.
+pub(super) async fn ledger_of_own(world: &World, tracker: &Tracker) -> anyhow::Result<LedgerReport> {
+    ledger_in(world, tracker, LedgerScope::OnlyEnqueued).await
+}
+
+async fn ledger_in(world: &World, tracker: &Tracker, scope: LedgerScope) -> anyhow::Result<LedgerReport> {
     say("holding the nodes' logs against the database …");
     world.log().flush()?;
-    let scope = if world.is_own() { LedgerScope::WholeDatabase } else { LedgerScope::OnlyEnqueued };
-    let logs = [world.log().path()];
+    let logs = world.logs();
+    let logs: Vec<&Path> = logs.iter().map(PathBuf::as_path).collect();
     Ok(check_ledger(&mut world.connect().await?, &tracker.enqueued(), &logs, scope).await?)
+}
+
+/// What `gateway verify` finds; nothing where there is no binary to run it with.
+pub(super) async fn judgement(world: &World) -> anyhow::Result<Vec<String>> {
+    if !world.has_binary() {
+        say("gateway verify is left out: there is no gateway's binary beside this program (--gateway-bin)");
+        return Ok(Vec::new());
+    }
+    say("gateway verify …");
+    world.verify().await
 }
 
 /// What became of the commands.
@@ -59,12 +80,16 @@ pub(super) fn verdict(
     path: Option<&Path>,
 ) -> anyhow::Result<bool> {
     report.verify = Verify { ok: violations.is_empty(), violations };
-    let missed = gate.missed(&report);
-    report.gate = Gate { held: missed.is_empty(), missed };
+    let checks = gate.checks(&report);
+    let missed: Vec<String> = checks.iter().filter_map(Check::miss).collect();
+    report.gate = Gate { held: missed.is_empty(), missed, checks };
     report.print();
     if let Some(path) = path {
         report.write(path)?;
         say(&format!("report: {}", path.display()));
+        for plot in plots::of_report(&report, path)? {
+            say(&format!("plot: {}", plot.display()));
+        }
     }
     Ok(report.gate.held)
 }

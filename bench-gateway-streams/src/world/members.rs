@@ -16,6 +16,8 @@ use gateway_testbed::process::Usage;
 use rand::RngExt;
 use rustix::process::Signal;
 
+use super::settings::merged;
+
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Below the ports that the kernel gives to outgoing connections, so that none of them takes one while a
 /// member is down.
@@ -27,12 +29,12 @@ pub(crate) struct Member {
     options: GatewayOptions,
     process: Option<GatewayProcess>,
     address: SocketAddr,
-    control: Option<SocketAddr>,
+    control: SocketAddr,
 }
 
 impl Member {
-    /// Starts it; with `control`, its health is asked there.
-    pub(crate) async fn start(options: GatewayOptions, control: Option<SocketAddr>) -> anyhow::Result<Self> {
+    /// Starts it; at `control` its health and its metrics are asked.
+    pub(crate) async fn start(options: GatewayOptions, control: SocketAddr) -> anyhow::Result<Self> {
         let process = GatewayProcess::start(options.clone()).await?;
         let address = process.address();
         Ok(Self { options, process: Some(process), address, control })
@@ -44,11 +46,11 @@ impl Member {
 
     /// How a process of the same id would be run on another host: nothing but the id and the database is
     /// shared.
-    pub(crate) fn elsewhere(&self, folder: &str) -> anyhow::Result<GatewayOptions> {
+    pub(crate) fn elsewhere(&self, folder: &str, control: SocketAddr) -> anyhow::Result<GatewayOptions> {
         let mut options = self.options.clone();
         options.dir = options.dir.with_file_name(folder);
         options.listen = "127.0.0.1:0".to_owned();
-        options.extra = super::merged(&options.extra, "[control]\nlisten = \"127.0.0.1:0\"\n")?;
+        options.extra = merged(&options.extra, &format!("[control]\nlisten = \"{control}\"\n"))?;
         Ok(options)
     }
 
@@ -57,8 +59,8 @@ impl Member {
         self.address
     }
 
-    /// Where its health is asked, if it stands behind a balancer.
-    pub(crate) fn control(&self) -> Option<SocketAddr> {
+    /// Where its health and its metrics are asked.
+    pub(crate) fn control(&self) -> SocketAddr {
         self.control
     }
 

@@ -10,6 +10,7 @@
 //! 3. No session depends on this room: when it stands still, relayed calls are refused, and nothing more.
 //! 4. No line of the log holds what a node or a service has said.
 
+mod channel;
 mod services;
 mod status;
 mod tls;
@@ -17,11 +18,10 @@ mod upstream;
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use gateway_core::limits::Limits;
-use gateway_core::mail::{Inbox, Post, PostError, Weigh};
+use gateway_core::mail::{Inbox, Post, Weigh};
 use gateway_core::relay::lanes::RelayLanes;
 use gateway_core::relay::{
     Answered, Asked, Caller, Refusal, RefusalCode, RelayAnswer, RelayKey, RelayKind, RelayRequest, standing,
@@ -32,13 +32,17 @@ use gateway_core::time::Moment;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::courier;
+
+pub use self::channel::UpstreamAddress;
+pub(crate) use self::channel::{Channel, Failure};
 pub use self::services::{
     CertificateLook, Certificates, CertificatesAway, JoinService, RelayFuture, RelayServices, RenewalService,
     SecretBroker,
 };
 pub use self::status::RelayStatus;
 pub use self::tls::{UpstreamFiles, UpstreamTlsError};
-pub use self::upstream::{Upstream, UpstreamAddress};
+pub use self::upstream::Upstream;
 
 /// What the room is given.
 #[derive(Debug)]
@@ -71,7 +75,7 @@ struct Room {
     services: Arc<RelayServices>,
     status: Arc<RelayStatus>,
     ends: mpsc::UnboundedSender<End>,
-    couriers: Vec<mpsc::UnboundedSender<RelayAnswer>>,
+    couriers: Vec<mpsc::UnboundedSender<ToShard>>,
 }
 
 /// Passes calls on until all shards are gone.
@@ -80,7 +84,7 @@ pub(crate) async fn run(config: RelayConfig) {
     let (ends, mut ended) = mpsc::unbounded_channel();
     let couriers = config.to_shards.into_iter().map(|post| {
         let (courier, answers) = mpsc::unbounded_channel();
-        tokio::spawn(carry(post, answers));
+        tokio::spawn(courier::carry(post, answers, usize::MAX));
         courier
     });
     let mut room = Room {
@@ -154,35 +158,8 @@ impl Room {
     fn answer(&self, key: RelayKey, outcome: Result<Answered, Refusal>) {
         if let Some(courier) = self.couriers.get(usize::from(key.shard.0)) {
             // It ends with its shard, which then has no call that waits.
-            let _ = courier.send(RelayAnswer { key, outcome });
+            let _ = courier.send(ToShard::Relayed(Box::new(RelayAnswer { key, outcome })));
         }
-    }
-}
-
-/// Brings answers to one shard, in order, as there is room in its mailbox.
-async fn carry(post: Post<ToShard>, mut answers: mpsc::UnboundedReceiver<RelayAnswer>) {
-    while let Some(answer) = answers.recv().await {
-        let mut unposted = Some(ToShard::Relayed(Box::new(answer)));
-        let mut registered = false;
-        let posting = poll_fn(|context| {
-            while let Some(message) = unposted.take() {
-                match post.post(message) {
-                    Ok(()) => break,
-                    Err(PostError::Gone(_)) => return Poll::Ready(false),
-                    Err(PostError::Full(message)) => unposted = Some(message),
-                }
-                // Registered first, then looked once more: space that is announced from here on is seen.
-                if std::mem::replace(&mut registered, true) && !post.space_was_announced() {
-                    return Poll::Pending;
-                }
-                post.register_for_space(context);
-            }
-            Poll::Ready(true)
-        });
-        if !posting.await {
-            return;
-        }
-        post.ring();
     }
 }
 
@@ -246,36 +223,4 @@ async fn admit(services: &RelayServices, kind: RelayKind, identity: Identity) ->
         Refusal::new(RefusalCode::Unavailable, "the database can't be asked about the certificate; retry")
     })?;
     standing::admit(kind, identity, row)
-}
-
-#[cfg(test)]
-mod tests {
-    use gateway_core::ids::ShardId;
-    use gateway_core::mail::mailbox;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn answers_wait_for_room_in_their_shards_mailbox_and_come_in_order() {
-        let (mut posts, inbox) = mailbox::<ToShard>(1, usize::MAX, 1);
-        let (courier, answers) = mpsc::unbounded_channel();
-        let carrying = tokio::spawn(carry(posts.remove(0), answers));
-        for slot in 0..5 {
-            let key = RelayKey { shard: ShardId(0), slot, serial: 0 };
-            courier
-                .send(RelayAnswer { key, outcome: Err(Refusal::too_many(RelayKind::Join)) })
-                .expect("it runs");
-        }
-        for slot in 0..5 {
-            let message = poll_fn(|context| inbox.poll_take(context)).await;
-            let Some(ToShard::Relayed(answer)) = message else { panic!("an unexpected {message:?}") };
-            assert_eq!(answer.key.slot, slot);
-            inbox.announce_space();
-        }
-        // With its shard the courier ends, though answers come.
-        drop(inbox);
-        let key = RelayKey { shard: ShardId(0), slot: 9, serial: 0 };
-        courier.send(RelayAnswer { key, outcome: Err(Refusal::too_many(RelayKind::Join)) }).expect("it runs");
-        carrying.await.expect("a clean end");
-    }
 }

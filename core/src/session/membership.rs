@@ -50,6 +50,8 @@ impl Membership {
             result_bytes: count(limits.result_bytes),
             events_per_batch: count(limits.events_per_batch),
             inventory_wanted: Vec::new(),
+            features: Vec::new(),
+            tunnel_address: limits.tunnels.direct_address.clone(),
         }
     }
 }

@@ -3,7 +3,8 @@
 //! It owns what a session may do and in which order. It never sees a socket or the database; it
 //! answers with what the writer said is durable. `lifecycle` is its table, `durable` what is
 //! stored, `inventory` what is stored beside that, `validation` what a frame may hold, `inbox` what
-//! waits, `vitals` when the node was heard, `draining` how it is sent away, `certificate` why it must go.
+//! waits, `vitals` when the node was heard, `draining` how it is sent away, `certificate` why it must go,
+//! `tunnels` what it is offered beside.
 //!
 //! A driver gives it inputs, then polls `poll_to_writer`, `poll_frame` and `poll_end`, in that order,
 //! each until `None`. What can't be posted at once is kept and posted first later; the driver goes on
@@ -31,6 +32,7 @@ mod properties;
 mod readings;
 #[cfg(test)]
 mod stories;
+mod tunnels;
 mod validation;
 mod vitals;
 
@@ -41,7 +43,7 @@ use crate::close::CloseReason;
 use crate::frame::{
     Ack, Command, CreditChange, GatewayFrame, Heartbeat, Hello, NodeFrame, RejectCode, Rejected,
 };
-use crate::ids::{FrameRef, JournalId, LaneName, NodeId, SessionEpoch, SessionKey};
+use crate::ids::{FrameRef, JournalId, LaneName, NodeId, SessionKey};
 use crate::limits::{Limits, MAX_WAITING_ANSWERS};
 use crate::mail::Weigh;
 use crate::seam::{Granted, HelloRequest, Identity, SessionNews, ToWriter};
@@ -53,6 +55,7 @@ use lifecycle::{Ending, Event, Step};
 pub use lifecycle::{Event as SessionEvent, Phase};
 use membership::Membership;
 use outbox::SessionOutbox;
+use tunnels::SessionTunnels;
 
 /// A session, from the opening of its stream to its end.
 #[derive(Debug)]
@@ -76,6 +79,7 @@ pub struct Session {
     inventory: SessionInventory,
     outbox: SessionOutbox,
     specs: SpecsOnTheWay,
+    tunnels: SessionTunnels,
     held_back: bool,
     bad_frames_in_a_row: u32,
     ignored_credits: u32,
@@ -124,6 +128,7 @@ impl Session {
             inventory: SessionInventory::default(),
             outbox: SessionOutbox::default(),
             specs: SpecsOnTheWay::default(),
+            tunnels: SessionTunnels::default(),
             held_back: false,
             bad_frames_in_a_row: 0,
             ignored_credits: 0,
@@ -155,6 +160,7 @@ impl Session {
             NodeFrame::Status(status) => self.take_status(*status, bytes),
             NodeFrame::InventorySection(section) => self.take_section(*section, bytes),
             NodeFrame::Credit(change) => self.take_credit(change, bytes),
+            NodeFrame::TunnelRefused(refused) => self.tunnels.handle_refused(refused),
             NodeFrame::Unsupported(frame_ref) => {
                 let message = "this gateway does not store frames of that kind".to_owned();
                 let refusal = LocalRefusal { frame_ref, code: RejectCode::Unsupported, message };
@@ -335,11 +341,6 @@ impl Session {
         self.specs.sent > 0
     }
 
-    /// The session's epoch, once its Hello is durable.
-    pub fn epoch(&self) -> Option<SessionEpoch> {
-        self.membership.as_ref().map(|membership| membership.epoch)
-    }
-
     // -- what the node sent ----------------------------------------------------------------------
 
     fn take_hello(&mut self, mut hello: Box<Hello>) {
@@ -353,6 +354,7 @@ impl Session {
         self.journal.clone_from(&hello.journal);
         self.boot_id = Arc::from(hello.boot_id.as_str());
         self.inventory.handle_hello(&hello.inventory);
+        self.tunnels.handle_hello(&hello.features, self.limits.tunnels.most > 0);
         let request = HelloRequest { key: self.key, identity: *identity, hello: *hello };
         self.introduction = Introduction::Ready(Box::new(request));
     }
@@ -386,6 +388,7 @@ impl Session {
         self.inventory.handle_looked(Some(granted.inventory_wanted.is_empty()));
         let mut welcome = membership.welcome(self.journal.take(), granted.journal_acked, &self.limits);
         welcome.inventory_wanted = granted.inventory_wanted;
+        welcome.features = self.tunnels.features();
         self.membership = Some(membership);
         self.outbox.push(GatewayFrame::Welcome(Box::new(welcome)));
         if self.phase == Phase::Live {

@@ -17,7 +17,7 @@ use super::stories::{command, hello, identity, update};
 use super::*;
 use crate::command::CommandState;
 use crate::frame::{CancelCommand, EventAck, Goodbye, Heartbeat, Spec, SpecApplied};
-use crate::ids::{CommandId, Credits, EventSeq, Generation, ShardId, SpecName};
+use crate::ids::{CommandId, Credits, EventSeq, Generation, SessionEpoch, ShardId, SpecName};
 use crate::limits::MAX_SECTIONS_WITH_WRITER;
 use crate::time::UnixMillis;
 

@@ -4,7 +4,7 @@
 //! 2. What bounds a session is among it: frames that wait, either way.
 
 use super::{Phase, Session};
-use crate::ids::{NodeId, SessionKey};
+use crate::ids::{NodeId, SessionEpoch, SessionKey};
 
 impl Session {
     /// The session's address.
@@ -15,6 +15,11 @@ impl Session {
     /// The node of the session.
     pub fn node(&self) -> &NodeId {
         &self.node
+    }
+
+    /// The session's epoch, once its Hello is durable.
+    pub fn epoch(&self) -> Option<SessionEpoch> {
+        self.membership.as_ref().map(|membership| membership.epoch)
     }
 
     /// Where the session is in its life.

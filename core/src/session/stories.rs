@@ -10,6 +10,7 @@ pub(super) mod events;
 pub(super) mod inventory;
 mod specs;
 pub(super) mod statuses;
+mod tunnels;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use uuid::Uuid;
 use super::*;
 use crate::command::CommandState;
 use crate::frame::{CancelCommand, CommandUpdate, Goodbye, Heartbeat, KnownCommand, LaneCapacity, Welcome};
-use crate::ids::{Attempt, CommandId, Credits, EventSeq, LaneSeq, ShardId};
+use crate::ids::{Attempt, CommandId, Credits, EventSeq, LaneSeq, SessionEpoch, ShardId};
 use crate::limits::{MAX_BAD_FRAMES_IN_A_ROW, MAX_LANE_CAPACITY, MAX_TEXT_BYTES};
 use crate::time::UnixMillis;
 
@@ -302,6 +303,8 @@ fn welcome_comes_first_then_replays_cancels_and_what_waited() {
         result_bytes: limits.result_bytes as u32,
         events_per_batch: 1000,
         inventory_wanted: Vec::new(),
+        features: Vec::new(),
+        tunnel_address: None,
     };
     let rejected = Rejected {
         frame_ref: FrameRef(2),

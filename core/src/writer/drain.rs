@@ -1,18 +1,21 @@
-//! The drain: nodes are told to leave, and the stop begins when all have, or when they had long enough.
+//! The drain: nodes are told to leave, and new ones are refused.
 //!
 //! Owns when it ends. Which node leaves when is `crate::drain`'s, what a session makes of it the
 //! session's. Commands go on to whoever is still here, since a node that is on its way has both its
 //! sessions until the new one is welcomed.
 //!
-//! 1. It begins once, and leads to the stop and nowhere else: a gateway that has told its nodes to leave
-//!    does not take new ones.
+//! 1. A drain that leads to the stop begins once and leads nowhere else. One that the control API asked for
+//!    stands until it is taken back, or until one to the stop takes its place: nobody is told twice then.
 //! 2. The stop begins when no session is left (a fence leaves none), at the latest `within + grace`
-//!    after the beginning, or when it is asked for.
-//! 3. Whoever is still here then is cut with a delay of its own, never as one of a herd.
-//! 4. The lease is kept as long as it is ours, and its next renewal says that the gateway drains; with one
-//!    that is lost all sessions are, so that the stop begins and none is asked for anew.
+//!    after the beginning of the drain that leads to it, or when it is asked for.
+//! 3. Whoever is still here then is cut with a delay of its own, never as one of a herd. A drain that
+//!    stands cuts nobody.
+//! 4. The lease is kept as long as it is ours, and its next renewal says that the gateway drains. With one
+//!    that is lost all sessions are: a drain to the stop comes to it, and none is asked for anew; one that
+//!    stands goes on with the next lease.
 
 use super::Writer;
+use crate::desk::{DeskAnswer, DeskRefusal};
 use crate::drain::{DrainOrder, DrainPlan};
 use crate::seam::ToShard;
 use crate::time::Moment;
@@ -21,10 +24,10 @@ use crate::time::Moment;
 pub(super) enum Drain {
     #[default]
     NotBegun,
-    Leaving {
-        until: Moment,
-        order: DrainOrder,
-    },
+    /// Until it is taken back.
+    Standing { order: DrainOrder },
+    /// To the stop.
+    Leaving { until: Moment, order: DrainOrder },
     /// The stop has begun.
     Over,
 }
@@ -34,10 +37,22 @@ impl Drain {
         self != Self::NotBegun
     }
 
+    pub(super) fn leads_to_stop(self) -> bool {
+        matches!(self, Self::Leaving { .. } | Self::Over)
+    }
+
+    /// What shards are told when the lease is had.
+    pub(super) fn opening(self) -> ToShard {
+        match self {
+            Self::Standing { order } | Self::Leaving { order, .. } => ToShard::Drain(order),
+            Self::NotBegun | Self::Over => ToShard::Serving(true),
+        }
+    }
+
     pub(super) fn next_deadline(self) -> Option<Moment> {
         match self {
             Self::Leaving { until, .. } => Some(until),
-            Self::NotBegun | Self::Over => None,
+            Self::NotBegun | Self::Standing { .. } | Self::Over => None,
         }
     }
 }
@@ -46,17 +61,55 @@ impl Writer {
     /// The nodes must leave, and the process then end in good order.
     pub fn handle_drain(&mut self, plan: DrainPlan, now: Moment) {
         self.observe_time(now);
-        if self.drain.is_begun() || self.stop.is_begun() {
+        if self.drain.leads_to_stop() || self.stop.is_begun() {
             return;
+        }
+        let order = self.begin_drain(plan);
+        self.drain = Drain::Leaving { until: now + plan.within + plan.grace, order };
+        self.advance_stop(now);
+    }
+
+    /// The control API asks for a drain that may be taken back.
+    pub(super) fn take_drain_ask(&mut self, plan: DrainPlan, now: Moment) -> DeskAnswer {
+        if self.stop.is_begun() {
+            return DeskAnswer::Refused(DeskRefusal::Stopping);
+        }
+        let is_new = !self.drain.is_begun();
+        if is_new {
+            self.drain = Drain::Standing { order: self.begin_drain(plan) };
+            self.advance_stop(now);
+        }
+        DeskAnswer::Draining { sessions: self.directory.len(), is_new }
+    }
+
+    /// The control API takes it back. Who was told to leave leaves all the same.
+    pub(super) fn take_undrain_ask(&mut self) -> DeskAnswer {
+        if self.drain.leads_to_stop() || self.stop.is_begun() {
+            return DeskAnswer::Refused(DeskRefusal::Stopping);
+        }
+        let was_draining = self.drain.is_begun();
+        if was_draining {
+            self.drain = Drain::NotBegun;
+            self.lease.handle_news();
+            for shard in self.shards() {
+                self.to_shard.push_back((shard, ToShard::Serving(self.lease.is_held())));
+            }
+        }
+        DeskAnswer::Undrained { was_draining }
+    }
+
+    /// Tells the shards, unless they were told; gives what they go by.
+    fn begin_drain(&mut self, plan: DrainPlan) -> DrainOrder {
+        if let Drain::Standing { order } = self.drain {
+            return order;
         }
         let seed = self.lease.epoch().map_or(0, |epoch| epoch.0);
         let order = DrainOrder { within: plan.within, seed };
-        self.drain = Drain::Leaving { until: now + plan.within + plan.grace, order };
         self.lease.handle_news();
         for shard in self.shards() {
             self.to_shard.push_back((shard, ToShard::Drain(order)));
         }
-        self.advance_stop(now);
+        order
     }
 
     /// Begins the stop when it is time.
@@ -70,7 +123,7 @@ impl Writer {
 
     /// The stop has begun.
     pub(super) fn end_drain(&mut self) {
-        if let Drain::Leaving { order, .. } = self.drain {
+        if let Drain::Leaving { order, .. } | Drain::Standing { order } = self.drain {
             self.drain = Drain::Over;
             for shard in self.shards() {
                 self.to_shard.push_back((shard, ToShard::Cut(order)));

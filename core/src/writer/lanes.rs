@@ -122,6 +122,8 @@ pub(super) struct Ledger {
     vacant: Vec<u32>,
     urgent: Line,
     patrol: Line,
+    /// Times that the last free credit of a lane was taken.
+    exhausted: u64,
 }
 
 impl Ledger {
@@ -234,12 +236,15 @@ impl Ledger {
 
     /// The command takes one of the lane's credits: claimed or adopted.
     pub(super) fn debit(&mut self, id: LaneId, command: CommandId, attempt: Attempt) {
+        let had_credit = self.get(id).is_some_and(|lane| lane.in_flight() < lane.capacity());
         self.change(id, |lane| {
             lane.spent_polls = 0;
             lane.note_reported(command);
             let held = lane.in_flight.entry(command).or_insert(attempt);
             *held = attempt.max(*held);
         });
+        let is_spent = self.get(id).is_some_and(|lane| lane.in_flight() >= lane.capacity());
+        self.exhausted += u64::from(had_credit && is_spent);
     }
 
     /// How many bytes of payloads may be on their way to the node, or read and not yet reported on.
@@ -390,6 +395,11 @@ impl Ledger {
     /// Whether the command takes a credit of one of these lanes.
     pub(super) fn is_in_flight(&self, lanes: &[LaneId], command: CommandId) -> bool {
         lanes.iter().any(|id| self.get(*id).is_some_and(|lane| lane.in_flight.contains_key(&command)))
+    }
+
+    /// Times that the last free credit of a lane was taken.
+    pub(super) fn exhausted(&self) -> u64 {
+        self.exhausted
     }
 
     /// How many lanes wait in a line.

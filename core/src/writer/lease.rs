@@ -292,6 +292,11 @@ impl Lease {
         self.state
     }
 
+    /// When the last good attempt began.
+    pub(super) fn good_since(&self) -> Moment {
+        self.good_since
+    }
+
     pub(super) fn epoch(&self) -> Option<LeaseEpoch> {
         self.is_held().then_some(self.epoch)
     }

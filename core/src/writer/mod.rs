@@ -17,6 +17,7 @@
 mod backoff;
 mod batch;
 mod cancels;
+mod desk;
 mod directory;
 mod dispatch;
 mod drain;
@@ -129,6 +130,8 @@ pub struct WriterCounts {
     pub hellos_of_unknown_certificates: u64,
     pub dispatch_passes: u64,
     pub commands_claimed: u64,
+    /// Times that a command took the last free credit of its lane.
+    pub credits_exhausted: u64,
     pub updates_stored: u64,
     /// A terminal state was reported after another one had been stored.
     pub update_conflicts: u64,
@@ -308,7 +311,8 @@ impl Writer {
         match (&self.stop, self.lease.is_held()) {
             (stop, _) if stop.is_over() => Phase::Stopped,
             (stop, _) if stop.is_begun() => Phase::Stopping,
-            _ if self.drain.is_begun() => Phase::Draining,
+            _ if self.drain.leads_to_stop() => Phase::Draining,
+            (_, true) if self.drain.is_begun() => Phase::Draining,
             (_, true) => Phase::Serving,
             (_, false) => Phase::Waiting,
         }
@@ -324,6 +328,11 @@ impl Writer {
         self.lease.epoch()
     }
 
+    /// When the last good attempt at the lease began, while it is held.
+    pub fn lease_good_since(&self) -> Option<Moment> {
+        self.lease.is_held().then(|| self.lease.good_since())
+    }
+
     /// Where the lease is in its life.
     pub fn lease_state(&self) -> LeaseState {
         self.lease.state()
@@ -331,7 +340,7 @@ impl Writer {
 
     /// What was counted since the writer began.
     pub fn counts(&self) -> WriterCounts {
-        self.counts
+        WriterCounts { credits_exhausted: self.ledger.exhausted(), ..self.counts }
     }
 
     // -- messages ------------------------------------------------------------------------------------
@@ -415,7 +424,7 @@ impl Writer {
             LeaseChange::Serve => {
                 self.revocations.handle_serving(now);
                 for shard in self.shards() {
-                    self.to_shard.push_back((shard, ToShard::Serving(true)));
+                    self.to_shard.push_back((shard, self.drain.opening()));
                 }
             }
             LeaseChange::Fence => self.fence(),

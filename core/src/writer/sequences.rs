@@ -361,7 +361,9 @@ impl World {
                 ToShard::Drain(_) | ToShard::Cut(_) | ToShard::Stop => {
                     unreachable!("nobody stops this world")
                 }
-                ToShard::Relayed(_) => unreachable!("the writer passes no call on"),
+                ToShard::Relayed(_) | ToShard::Vitals(_) | ToShard::Tunnel(_) => {
+                    unreachable!("these are not the writer's")
+                }
             }
         }
         self.released += self.writer.poll_released_bytes();

@@ -5,6 +5,7 @@
 //! unknown outcomes, refused entries and the stop are told here; orders that nobody thought of are in
 //! `sequences`, SQL is in `db-writer/tests/`.
 
+mod asks;
 mod drain;
 mod events;
 mod hellos;
@@ -177,7 +178,9 @@ fn describe((shard, message): (ShardId, ToShard)) -> String {
         ToShard::Revoked { added, .. } => format!("shard {shard}: {} revoked", added.len()),
         ToShard::Cut(_) => format!("shard {shard}: cut"),
         ToShard::Stop => format!("shard {shard}: stop"),
-        ToShard::Relayed(_) => unreachable!("the writer passes no call on"),
+        ToShard::Relayed(_) | ToShard::Vitals(_) | ToShard::Tunnel(_) => {
+            unreachable!("these are not the writer's")
+        }
         ToShard::Session { key, news } => {
             assert_eq!(key.shard, shard);
             format!("{}: {}", key.slot, describe_news(news))

@@ -17,7 +17,7 @@ use gateway_core::mail::{Inbox, Post, PostError, mailbox};
 use gateway_core::seam::{Granted, SessionNews, ToShard, ToWriter};
 use gateway_core::store::GatewayRow;
 use gateway_core::writer::{Phase, WriterConfig};
-use gateway_db_writer::{DbWriterConfig, DbWriterHandle, WriterStatus, spawn};
+use gateway_db_writer::{DbWriterConfig, DbWriterHandle, WriterStatus, desk, spawn};
 
 use super::{gateway, hello, node, update};
 
@@ -159,6 +159,7 @@ pub fn start_with(
         cpu: None,
         inbox,
         shards: ways,
+        desk: desk().1,
         started: Instant::now(),
         synchronous_dispatch: true,
         listen: true,

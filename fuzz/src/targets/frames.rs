@@ -25,6 +25,9 @@ pub(super) fn frame(input: &[u8]) {
     if let Err(reason) = &read {
         check_sentence(&reason.to_string());
     }
+    if let Err(reason) = doors::read_tunnel(message.clone()) {
+        check_sentence(&reason.to_string());
+    }
     // A stock decoder merges an arm that stands there twice, which the gateway need not.
     if let (true, Ok(stock)) = (has_one_field(input), v1::NodeFrame::decode(message)) {
         let again = doors::decode(Bytes::from(stock.encode_to_vec()), &LIMITS);

@@ -5,6 +5,7 @@
 //!
 //! 1. Every sentence says what to write instead.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use gateway_control::relay::UpstreamAddress;
@@ -30,6 +31,8 @@ pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     check_identity(config, lines, &mut problems);
     check_hooks(config, lines, &mut problems);
     check_upstream(config, lines, &mut problems);
+    super::tunnels::check(config, lines, &mut problems);
+    check_api(config, lines, &mut problems);
     if problems.is_empty()
         && let Err(error) = config.limits().check()
     {
@@ -68,16 +71,59 @@ fn check_names(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
 fn check_addresses(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
     if !config.control.listen.ip().is_loopback() {
         let sentence = format!(
-            "{} is not a loopback address: health and metrics are not encrypted yet; write \"127.0.0.1:{}\"",
+            "{} is not a loopback address, and what it serves is not encrypted: write \"127.0.0.1:{}\"; \
+             control.api_listen serves the same to other machines",
             config.control.listen,
             config.control.listen.port()
         );
         problems.push(lines.problem("control.listen", sentence));
     }
-    let (control, nodes) = (config.control.listen, config.listen.address);
-    let same_place = nodes.ip() == control.ip() || nodes.ip().is_unspecified();
-    if same_place && nodes.port() == control.port() && nodes.port() != 0 {
-        problems.push(lines.problem("control.listen", format!("takes the port of listen.address, {nodes}")));
+    let addresses = [
+        ("listen.address", Some(config.listen.address)),
+        ("control.listen", Some(config.control.listen)),
+        ("control.api_listen", config.control.api_listen),
+    ];
+    for (place, (key, address)) in addresses.iter().enumerate() {
+        let Some(address) = address.filter(|address| address.port() != 0) else { continue };
+        let takes = |earlier: &SocketAddr| {
+            let unspecified = earlier.ip().is_unspecified() || address.ip().is_unspecified();
+            earlier.port() == address.port() && (earlier.ip() == address.ip() || unspecified)
+        };
+        for (earlier_key, earlier) in &addresses[..place] {
+            if let Some(earlier) = earlier.filter(&takes) {
+                problems.push(lines.problem(key, format!("takes the port of {earlier_key}, {earlier}")));
+            }
+        }
+    }
+}
+
+fn check_api(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
+    let control = &config.control;
+    if let Some(listen) = control.api_listen {
+        if control.client_ca.is_none() {
+            let sentence = "needs control.client_ca, the CA that its clients' certificates must chain to";
+            problems.push(lines.problem("control.api_listen", sentence));
+        }
+        if listen.ip().is_unspecified() && config.gateway.internal_url.is_none() {
+            let sentence = format!(
+                "{listen} is every address of this machine: say with gateway.internal_url where others reach it"
+            );
+            problems.push(lines.problem("control.api_listen", sentence));
+        }
+    }
+    for (given, missing) in [("certificate", "key"), ("key", "certificate")] {
+        let of = |name| if name == "key" { &control.key } else { &control.certificate };
+        if of(given).is_some() && of(missing).is_none() {
+            let sentence = format!("needs control.{missing}, or leave both out for those of [tls]");
+            problems.push(lines.problem(&format!("control.{given}"), sentence));
+        }
+    }
+    if let Some(name) =
+        control.clients.iter().find(|name| name.is_empty() || name.contains(char::is_whitespace))
+    {
+        let sentence =
+            format!("{name:?} is no name of a certificate: write a DNS name or a URI as it stands there");
+        problems.push(lines.problem("control.clients", sentence));
     }
 }
 

@@ -10,9 +10,11 @@
 mod catalog;
 mod check;
 mod database_url;
+mod inside;
 mod problem;
 mod sections;
 mod show;
+mod tunnels;
 mod units;
 
 use std::path::{Path, PathBuf};
@@ -26,9 +28,11 @@ use toml::de::{DeTable, DeValue};
 
 pub use catalog::{ANNOTATED, KeyNote, catalog};
 pub use database_url::DatabaseUrl;
+pub use inside::{ControlSection, UpstreamSection};
 pub use problem::{ConfigError, Lines, Problem};
 pub use sections::*;
 pub use show::{show_json, show_toml};
+pub use tunnels::TunnelsSection;
 pub use units::{CpuList, FunctionNames, Size, Span};
 
 use problem::line_of;
@@ -108,6 +112,7 @@ impl Config {
             session_inbox_frames: sessions.inbox_frames,
             session_inbox_bytes: sessions.inbox_bytes.0,
             session_outbox_bytes: sessions.outbox_bytes.0,
+            tunnels: Arc::new(self.tunnel_limits(self.names_tunnels())),
             receive_bytes_per_shard: self.shards.receive_bytes.0,
             to_writer_messages: self.db_writer.queue_messages,
             to_writer_bytes: self.db_writer.queue_bytes.0,
@@ -150,9 +155,13 @@ impl Config {
             ("tls.node_ca", Some(&mut self.tls.node_ca)),
             ("database.url_file", self.database.url_file.as_mut()),
             ("database.listen_url_file", self.database.listen_url_file.as_mut()),
+            ("control.certificate", self.control.certificate.as_mut()),
+            ("control.key", self.control.key.as_mut()),
+            ("control.client_ca", self.control.client_ca.as_mut()),
             ("upstream.ca", self.upstream.ca.as_mut()),
             ("upstream.certificate", self.upstream.certificate.as_mut()),
             ("upstream.key", self.upstream.key.as_mut()),
+            ("tunnels.jwks_file", self.tunnels.jwks_file.as_mut()),
         ];
         for (key, path) in paths {
             let Some(path) = path else { continue };

@@ -15,6 +15,8 @@ use std::time::Duration;
 use gateway_core::limits::Limits;
 use serde::{Deserialize, Serialize};
 
+use super::inside::{ControlSection, UpstreamSection};
+use super::tunnels::TunnelsSection;
 use super::units::{CpuList, FunctionNames, Size, Span};
 
 /// The whole configuration of a gateway, as written. Paths are as written too: see `Loaded`.
@@ -54,6 +56,8 @@ pub struct Config {
     pub control: ControlSection,
     #[serde(default)]
     pub upstream: UpstreamSection,
+    #[serde(default)]
+    pub tunnels: TunnelsSection,
     #[serde(default)]
     pub log: LogSection,
 }
@@ -430,53 +434,6 @@ impl Default for HooksSection {
             attested_bindings: false,
             reports: BTreeMap::new(),
             statuses: BTreeMap::new(),
-        }
-    }
-}
-
-/// `[control]`: health and metrics.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ControlSection {
-    pub listen: SocketAddr,
-    pub cpu: Option<usize>,
-}
-
-impl Default for ControlSection {
-    fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7480)), cpu: None }
-    }
-}
-
-/// `[upstream]`: the services that calls of nodes are passed on to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct UpstreamSection {
-    pub join_url: Option<String>,
-    pub renew_url: Option<String>,
-    pub secret_url: Option<String>,
-    pub ca: Option<PathBuf>,
-    /// Those of `[tls]` where none are given.
-    pub certificate: Option<PathBuf>,
-    pub key: Option<PathBuf>,
-    pub timeout: Span,
-    pub max_in_flight: usize,
-    pub max_waiting: usize,
-}
-
-impl Default for UpstreamSection {
-    fn default() -> Self {
-        let limits = Limits::default();
-        Self {
-            join_url: None,
-            renew_url: None,
-            secret_url: None,
-            ca: None,
-            certificate: None,
-            key: None,
-            timeout: Span(limits.relay_timeout),
-            max_in_flight: limits.relays_in_flight,
-            max_waiting: limits.relays_waiting,
         }
     }
 }

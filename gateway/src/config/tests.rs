@@ -316,3 +316,19 @@ fn what_a_problem_repeats_of_the_file_is_harmless_and_cut() {
     assert!(shown.contains("\\u{1b}[2J\\u{202e}x") && shown.len() < 2000, "{shown}");
     assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
 }
+
+#[test]
+fn a_control_api_has_a_ca_for_its_clients_a_port_of_its_own_and_a_url() {
+    let of = |keys: &str| problem_of(&format!("{MINIMAL}[control]\n{keys}"));
+    assert!(of("api_listen = \"127.0.0.1:7481\"").contains("control.client_ca"));
+    let ca = "client_ca = \"ca.pem\"\n";
+    assert!(of(&format!("{ca}api_listen = \"0.0.0.0:7481\"")).contains("gateway.internal_url"));
+    assert!(of(&format!("{ca}api_listen = \"127.0.0.1:7480\"")).contains("takes the port of control.listen"));
+    assert!(of(&format!("{ca}api_listen = \"127.0.0.1:7443\"")).contains("takes the port of listen.address"));
+    assert!(of("certificate = \"c.pem\"").contains("control.key"));
+    assert!(of("clients = [\"a b\"]").contains("no name of a certificate"));
+    let whole =
+        format!("{MINIMAL}[control]\n{ca}api_listen = \"127.0.0.1:7481\"\nclients = [\"spiffe://a/b\"]\n");
+    let (config, lines) = Config::parse(&whole).expect("valid");
+    assert_eq!(config.check(&lines), []);
+}

@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use uuid::Uuid;
 
 use super::place::Place;
+pub use super::tunnel::TunnelArgs;
 
 /// The commands of an operator over the database.
 #[derive(Debug, Subcommand)]
@@ -103,6 +104,23 @@ Examples:
   gateway inventory --section firmware --json | jq -r '[.node_id, .sha256] | @tsv'
   gateway inventory --node \"$NODE\" --section cpu --json | jq -r .body")]
     Inventory(InventoryArgs),
+    /// Open a shell at a node, or run a command there, over a tunnel.
+    #[command(after_help = "\
+The gateway that has the node is found in the database, unless --url names it; it is called with a client certificate
+of the internal CA: --ca, --certificate and --key, or those of [upstream] in the file that --config names. The ticket
+is a token for this node that your platform's api has signed; it is good once, for a minute at most.
+
+Exit codes:
+  that of the node's program (128 and the signal where one has ended it), 0 where it has none
+  255  there is no tunnel, or it was cut; stderr says why
+  1, 2  the gateway can't be found; the command line or the configuration is wrong
+
+Examples:
+  gateway tunnel spiffe://fleet.example/site/lab/node/n1 --config gateway.toml --ticket-file ticket
+  GATEWAY_TICKET=\"$(api ticket n1)\" gateway tunnel \"$NODE\" --config gateway.toml -- uptime
+  tar c etc | gateway tunnel \"$NODE\" --ticket-file ticket --url https://g1.internal.example:7481 \\
+    --ca ca.pem --certificate me.pem --key me.key -- tar x -C /tmp")]
+    Tunnel(TunnelArgs),
     /// Check in the database what must always hold, whatever has failed before.
     #[command(after_help = "\
 Reads whole tables, in one read-only snapshot; it holds nobody up. A broken invariant is a bug of the gateway, or a
@@ -332,7 +350,7 @@ pub enum When {
     In(Duration),
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text)
         .map_err(|_| "expected a duration such as \"30s\", \"250ms\" or \"1h 30m\"".to_owned())?;
     if duration > Duration::from_secs(100 * 365 * 24 * 3600) {

@@ -1,7 +1,8 @@
-//! The operator's commands over the database: enqueue, cancel, the lists, and `verify`.
+//! The operator's commands: over the database (enqueue, cancel, the lists, `verify`), and over a gateway's control API
+//! (drain, revoke and the like, `tunnel`).
 //!
-//! `arguments` is their command line, `database` the connection, `table` and `terminal` what a person
-//! sees; every other file is one command. Queries are in `gateway/queries`.
+//! `arguments` and `control_arguments` are their command line, `database` the connection, `callee` the gateway that
+//! is called, `table` and `terminal` what a person sees; every other file is one command. Queries are in `gateway/queries`.
 //!
 //! 1. A command that only reads does so in a read-only transaction with a statement timeout.
 //! 2. Answers go to stdout: one JSON document or JSON lines with `--json`, else a table or a sentence.
@@ -9,7 +10,10 @@
 //! 3. No string of a node or a client reaches a terminal with control characters in it.
 
 pub mod arguments;
+mod callee;
 mod cancel;
+mod control;
+pub mod control_arguments;
 mod database;
 mod enqueue;
 mod events;
@@ -18,14 +22,17 @@ mod invariants;
 mod listings;
 mod node_logs;
 mod place;
+mod revoke;
 mod table;
 pub(crate) mod terminal;
+mod tunnel;
 mod verify;
 
 use std::process::ExitCode;
 
 use crate::error::GatewayError;
 use arguments::OperatorCommand;
+use control_arguments::ControlCommand;
 
 /// Doors for the fuzzer alone: what makes strings of nodes harmless.
 #[cfg(feature = "fuzz")]
@@ -54,13 +61,31 @@ const ENDED_OTHERWISE: u8 = 3;
 /// The command had not ended when the wait was over.
 const NOT_ENDED: u8 = 4;
 
-/// Runs one of them; the exit code is the answer's.
-pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+/// Runs a call of a control API; the exit code is the answer's.
+pub fn call(command: &ControlCommand) -> Result<ExitCode, GatewayError> {
+    runtime()?.block_on(async {
+        match command {
+            ControlCommand::Drain(arguments) => control::drain(arguments).await,
+            ControlCommand::Undrain(arguments) => control::undrain(arguments).await,
+            ControlCommand::Revoke(arguments) => revoke::run(arguments).await,
+            ControlCommand::Dispatch(arguments) => control::dispatch(arguments).await,
+            ControlCommand::ReloadTls(arguments) => control::reload_tls(arguments).await,
+            ControlCommand::Health(arguments) => control::health(arguments).await,
+            ControlCommand::LiveSessions(arguments) => control::live_sessions(arguments).await,
+        }
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, GatewayError> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| GatewayError::Machine(format!("no runtime for the database: {error}")))?;
-    runtime.block_on(async {
+        .map_err(|error| GatewayError::Machine(format!("no runtime for the network: {error}")))
+}
+
+/// Runs one of them; the exit code is the answer's.
+pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
+    runtime()?.block_on(async {
         match command {
             OperatorCommand::Enqueue(arguments) => enqueue::run(arguments).await,
             OperatorCommand::Cancel(arguments) => cancel::run(arguments).await,
@@ -70,6 +95,7 @@ pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
             OperatorCommand::Specs(arguments) => listings::specs(arguments).await,
             OperatorCommand::Events(arguments) => events::run(arguments).await,
             OperatorCommand::Inventory(arguments) => listings::inventory(arguments).await,
+            OperatorCommand::Tunnel(arguments) => tunnel::run(arguments).await,
             OperatorCommand::Verify(arguments) => verify::run(arguments).await,
         }
     })

@@ -1,26 +1,35 @@
 //! What an embedder brings along: hooks and services that are written in Rust.
 //!
-//! 1. Nothing of it need be given; each part has its own words in `crate::hooks` and `crate::relays`.
+//! 1. Nothing of it need be given; each part has its own words in `crate::hooks`, `crate::relays` and
+//!    `crate::tunnels`.
 
 use gateway_db_writer::hooks::EmbeddedHooks;
 
 use super::relays::EmbeddedRelays;
+use super::tunnels::EmbeddedTunnels;
 
-/// For `Gateway::start_with`; `EmbeddedHooks` or `EmbeddedRelays` alone will do.
+/// For `Gateway::start_with`; `EmbeddedHooks`, `EmbeddedRelays` or `EmbeddedTunnels` alone will do.
 #[derive(Debug, Default)]
 pub struct Embedded {
     pub hooks: EmbeddedHooks,
     pub relays: EmbeddedRelays,
+    pub tunnels: EmbeddedTunnels,
 }
 
 impl From<EmbeddedHooks> for Embedded {
     fn from(hooks: EmbeddedHooks) -> Self {
-        Self { hooks, relays: EmbeddedRelays::default() }
+        Self { hooks, ..Self::default() }
+    }
+}
+
+impl From<EmbeddedTunnels> for Embedded {
+    fn from(tunnels: EmbeddedTunnels) -> Self {
+        Self { tunnels, ..Self::default() }
     }
 }
 
 impl From<EmbeddedRelays> for Embedded {
     fn from(relays: EmbeddedRelays) -> Self {
-        Self { hooks: EmbeddedHooks::default(), relays }
+        Self { relays, ..Self::default() }
     }
 }

@@ -11,6 +11,8 @@ use gateway_control::relay::UpstreamFiles;
 use gateway_shard::IdentityRules;
 use gateway_shard::tls::{TlsError, TlsMaterial};
 
+use super::api::Api;
+use super::tls_watch::FileSet;
 use crate::config::{Config, ConfigError, Lines, Problem};
 
 /// The TLS files, and how they are to be understood.
@@ -32,13 +34,22 @@ impl TlsFiles {
         Self { files, leeway: config.identity.clock_skew.0 }
     }
 
-    /// What they hold, in order.
-    pub(super) fn read(&self) -> Result<Vec<Vec<u8>>, ConfigError> {
+    /// Tells of a key that others may read.
+    pub(super) fn warn_if_open(&self) {
+        let (key, file) = &self.files[1];
+        warn_if_open(key, file);
+    }
+}
+
+impl FileSet for TlsFiles {
+    type Material = TlsMaterial;
+    const USERS: &str = "the nodes' listener";
+
+    fn read(&self) -> Result<Vec<Vec<u8>>, ConfigError> {
         self.files.iter().map(|(key, file)| read(key, file)).collect()
     }
 
-    /// What listeners make of that.
-    pub(super) fn material(&self, read: &[Vec<u8>]) -> Result<TlsMaterial, ConfigError> {
+    fn material(&self, read: &[Vec<u8>]) -> Result<TlsMaterial, ConfigError> {
         let [certificate, key, node_ca] = read else {
             unreachable!("`read` gives as many texts as there are files")
         };
@@ -54,12 +65,6 @@ impl TlsFiles {
             };
             problem(key, format!("{}: {error}", file.display()))
         })
-    }
-
-    /// Tells of a key that others may read.
-    pub(super) fn warn_if_open(&self) {
-        let (key, file) = &self.files[1];
-        warn_if_open(key, file);
     }
 }
 
@@ -103,9 +108,13 @@ pub fn check_files(config: &Config) -> Result<(), Vec<Problem>> {
         ("tls.node_ca", Some(&tls.node_ca)),
         ("database.url_file", database.url_file.as_ref()),
         ("database.listen_url_file", database.listen_url_file.as_ref()),
+        ("control.certificate", config.control.certificate.as_ref()),
+        ("control.key", config.control.key.as_ref()),
+        ("control.client_ca", config.control.client_ca.as_ref()),
         ("upstream.ca", config.upstream.ca.as_ref()),
         ("upstream.certificate", config.upstream.certificate.as_ref()),
         ("upstream.key", config.upstream.key.as_ref()),
+        ("tunnels.jwks_file", config.tunnels.jwks_file.as_ref()),
     ];
     let problems: Vec<Problem> = files
         .into_iter()
@@ -120,6 +129,7 @@ pub fn check_files(config: &Config) -> Result<(), Vec<Problem>> {
     tls.read().and_then(|read| tls.material(&read)).map_err(unusable)?;
     identity_rules(config).map_err(unusable)?;
     upstream_files(config).map_err(unusable)?;
+    Api::prepare(config).map_err(unusable)?;
     config.database_url().map_err(|problem| vec![problem])?;
     config.listen_url().map_err(|problem| vec![problem])?;
     Ok(())
@@ -133,7 +143,7 @@ pub(super) fn warn_if_open(key: &str, file: &Path) {
     }
 }
 
-fn read(key: &str, file: &Path) -> Result<Vec<u8>, ConfigError> {
+pub(super) fn read(key: &str, file: &Path) -> Result<Vec<u8>, ConfigError> {
     std::fs::read(file).map_err(|error| {
         let advice = match error.kind() {
             std::io::ErrorKind::PermissionDenied => "let the gateway's user read it",
@@ -143,6 +153,6 @@ fn read(key: &str, file: &Path) -> Result<Vec<u8>, ConfigError> {
     })
 }
 
-fn problem(key: &str, sentence: String) -> ConfigError {
+pub(super) fn problem(key: &str, sentence: String) -> ConfigError {
     ConfigError { file: None, problems: vec![Lines::default().problem(key, sentence) as Problem] }
 }

@@ -16,8 +16,8 @@ use crate::error::GatewayError;
 
 /// Descriptors of a shard beside its sessions': rings, timers, its listener.
 const FDS_PER_SHARD: usize = 32;
-/// Database connections, the control thread, files.
-const FDS_BESIDE_SHARDS: usize = 128 + 64;
+/// Database connections, files, and the connections of the control thread: its own, and the API's.
+const FDS_BESIDE_SHARDS: usize = 128 + 64 + 128;
 /// How long the sockets of a killed predecessor may still stand.
 const PREDECESSOR_LINGERS: Duration = Duration::from_secs(2);
 const PORT_PROBE_EVERY: Duration = Duration::from_millis(5);

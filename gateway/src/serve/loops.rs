@@ -21,13 +21,15 @@ fn all(readings: &Readings) -> Vec<Known> {
     });
     let listener = ("listener".to_owned(), vec![Label::Word("loop", "listener")], writer.listener.read());
     let tls = ("tls-files".to_owned(), vec![Label::Word("loop", "tls-files")], readings.tls().looks.read());
+    let api_tls = readings.api_tls().looks.read();
+    let api_tls = ("control-tls-files".to_owned(), vec![Label::Word("loop", "control-tls-files")], api_tls);
     let shards = readings.shards().map(|(shard, _)| {
         (format!("shard-{shard}"), vec![Label::Word("loop", "shard"), Label::Shard(shard)])
     });
     let threads = shards.chain([("db-writer".to_owned(), vec![Label::Word("loop", "db-writer")])]);
     let threads = threads.zip(readings.thread_loops());
     let threads = threads.map(|((name, labels), status)| (name, labels, status.read()));
-    queues.chain([listener, tls]).chain(threads).collect()
+    queues.chain([listener, tls, api_tls]).chain(threads).collect()
 }
 
 pub(super) fn health(readings: &Readings) -> Vec<LoopHealth> {

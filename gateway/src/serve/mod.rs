@@ -7,9 +7,12 @@
 //! 2. Readiness is told when the lease is held and every listener is up, not before.
 //! 3. A clean stop is the writer's to carry out: it tells the shards, writes, releases the lease.
 
+mod api;
 mod embedded;
 mod files;
+mod health;
 mod hooks;
+mod latencies;
 mod limits;
 mod loops;
 mod mail;
@@ -21,6 +24,7 @@ mod signals;
 mod start;
 mod supervision;
 mod tls_watch;
+mod tunnels;
 mod watchdog;
 
 pub use embedded::Embedded;
@@ -30,3 +34,4 @@ pub use relays::EmbeddedRelays;
 pub use run::run;
 pub use running::{RunningGateway, Stopper};
 pub use start::Gateway;
+pub use tunnels::EmbeddedTunnels;

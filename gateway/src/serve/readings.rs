@@ -4,48 +4,63 @@
 //! 2. No text of a node gets into a name, a label or a value.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gateway_control::relay::RelayStatus;
-use gateway_control::{
-    Family, Health, Label, Points, QueueHealth, ShardHealth, Status, SweepHealth, Unit, number, phase_label,
-};
+use gateway_control::tunnel::TunnelStatus;
+use gateway_control::{Family, Health, Label, Points, Status, Unit, number, phase_label};
 use gateway_core::admission::Admission;
 use gateway_core::ids::ShardId;
+use gateway_core::limits::Limits;
 use gateway_core::store::Queue;
+use gateway_core::time::Moment;
 use gateway_core::writer::Phase;
 use gateway_db_writer::{LoopStatus, QueueStatus, WriterStatus};
 use gateway_shard::ShardCounters;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::loops;
 use super::tls_watch::TlsStatus;
+use super::{health, latencies, loops};
+
+/// What a gateway is, and within which bounds.
+#[derive(Debug)]
+pub(super) struct Origin {
+    pub(super) gateway: String,
+    pub(super) version: &'static str,
+    pub(super) started: Instant,
+    pub(super) limits: Arc<Limits>,
+    pub(super) lease_ttl: Duration,
+}
 
 /// The atomics of a gateway's threads.
 #[derive(Debug)]
 pub struct Readings {
-    gateway: String,
-    version: &'static str,
-    started: Instant,
+    origin: Origin,
     admission: Arc<Admission>,
     writer: Arc<WriterStatus>,
     relays: Arc<RelayStatus>,
+    tunnels: Arc<TunnelStatus>,
     /// With the cpu of each.
     shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     /// The turns of each thread that must turn, in the order of `turns`; the watchdog writes them.
     threads: Vec<LoopStatus>,
     tls: Arc<TlsStatus>,
+    api_tls: Arc<TlsStatus>,
 }
 
 /// A counter of a shard: its name, what it counts, how it is read.
-type ShardReading = (&'static str, &'static str, fn(&ShardCounters) -> u64);
+pub(super) type ShardReading = (&'static str, &'static str, fn(&ShardCounters) -> u64);
 
-const SHARD_GAUGES: [ShardReading; 2] = [
+pub(super) const SHARD_GAUGES: [ShardReading; 4] = [
     ("connections", "Open TCP connections, handshakes included", |shard| shard.connections.get()),
     ("sessions", "Open streams of sessions, from admission to the end", |shard| shard.sessions.get()),
+    ("tunnel_streams", "Open streams of nodes for tunnels", |shard| shard.tunnel_streams.get()),
+    ("mail_waiting", "Messages that waited for a shard when it looked last", |shard| {
+        shard.mail_waiting.get()
+    }),
 ];
 
-const SHARD_COUNTERS: [ShardReading; 20] = [
+pub(super) const SHARD_COUNTERS: [ShardReading; 22] = [
     ("opens", "Sessions admitted", |shard| shard.opens.get()),
     ("handshakes", "TLS handshakes that succeeded", |shard| shard.handshakes_ok.get()),
     ("refused_connections", "Connections closed since their peer had as many as it may", |shard| {
@@ -71,6 +86,8 @@ const SHARD_COUNTERS: [ShardReading; 20] = [
         shard.writer_full_waits.get()
     }),
     ("receive_budget_waits", "Frames that waited for memory", |shard| shard.receive_budget_waits.get()),
+    ("tunnel_bytes_in", "Bytes of tunnels from nodes", |shard| shard.tunnel_bytes_in.get()),
+    ("tunnel_bytes_out", "Bytes of tunnels to nodes", |shard| shard.tunnel_bytes_out.get()),
     ("relay_calls", "Calls taken to be passed on to a service", |shard| shard.relays.get()),
     ("floods", "Connections ended for too many control frames", |shard| shard.floods.get()),
     ("panics", "Connections ended by a fault of our own", |shard| shard.panics.get()),
@@ -90,11 +107,12 @@ const SHARD_REFUSALS: [ShardReading; 7] = [
 
 type WriterReading = (&'static str, &'static str, fn(&WriterStatus) -> &AtomicU64);
 
-const WRITER_COUNTERS: [WriterReading; 28] = [
+const WRITER_COUNTERS: [WriterReading; 30] = [
     ("writer_turns", "Turns of the writer's loop", |writer| &writer.ticks),
     ("writer_messages_taken", "Messages that the writer took from shards", |writer| &writer.messages_taken),
     ("writer_messages_given", "Messages that the writer gave to shards", |writer| &writer.messages_given),
     ("pokes", "Notifications heard", |writer| &writer.pokes),
+    ("asks", "Asks of the control API that the writer answered", |writer| &writer.asks),
     ("hellos_granted", "Sessions opened", |writer| &writer.hellos_granted),
     ("hellos_refused", "Sessions refused by the database", |writer| &writer.hellos_refused),
     ("sessions_superseded", "Sessions that a newer one of the node ended", |writer| {
@@ -110,6 +128,9 @@ const WRITER_COUNTERS: [WriterReading; 28] = [
     ),
     ("dispatch_passes", "Dispatch statements that committed", |writer| &writer.dispatch_passes),
     ("commands_claimed", "Commands marked dispatched", |writer| &writer.commands_claimed),
+    ("credits_exhausted", "Times that a command took the last free credit of its lane", |writer| {
+        &writer.credits_exhausted
+    }),
     ("updates_stored", "Updates stored", |writer| &writer.updates_stored),
     ("update_conflicts", "Terminal states reported after another one", |writer| &writer.update_conflicts),
     ("updates_not_stored", "Updates rejected", |writer| &writer.updates_not_stored),
@@ -133,16 +154,36 @@ const WRITER_COUNTERS: [WriterReading; 28] = [
 
 impl Readings {
     pub(super) fn new(
-        gateway: String,
-        version: &'static str,
-        started: Instant,
+        origin: Origin,
         admission: Arc<Admission>,
         writer: Arc<WriterStatus>,
         relays: Arc<RelayStatus>,
+        tunnels: Arc<TunnelStatus>,
         shards: Vec<(Option<usize>, Arc<ShardCounters>)>,
     ) -> Self {
         let threads = (0..=shards.len()).map(|_| LoopStatus::default()).collect();
-        Self { gateway, version, started, admission, writer, relays, shards, threads, tls: Arc::default() }
+        let (tls, api_tls) = Default::default();
+        Self { origin, admission, writer, relays, tunnels, shards, threads, tls, api_tls }
+    }
+
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    pub(super) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// The cpu that each shard is pinned to, in order.
+    pub(super) fn cpus(&self) -> impl Iterator<Item = Option<usize>> {
+        self.shards.iter().map(|(cpu, _)| *cpu)
+    }
+
+    /// How long ago the last good attempt at the lease began, while it is held.
+    pub(super) fn lease_age(&self) -> Option<Duration> {
+        let since = self.writer.lease_good_since.load(Relaxed);
+        let now = Moment::on_clock(self.origin.started, Instant::now());
+        (since > 0).then(|| now.since(Moment::from_nanos(since)))
     }
 
     /// Where the writer is in its life.
@@ -163,6 +204,11 @@ impl Readings {
     /// The looks at the TLS files.
     pub fn tls(&self) -> &Arc<TlsStatus> {
         &self.tls
+    }
+
+    /// The looks at the control API's files.
+    pub fn api_tls(&self) -> &Arc<TlsStatus> {
+        &self.api_tls
     }
 
     /// Streams that are admitted now, over all shards.
@@ -190,7 +236,7 @@ impl Readings {
             .collect()
     }
 
-    fn per_queue(&self, read: impl Fn(&QueueStatus) -> f64) -> Vec<(Vec<Label>, f64)> {
+    pub(super) fn per_queue(&self, read: impl Fn(&QueueStatus) -> f64) -> Vec<(Vec<Label>, f64)> {
         Queue::ALL
             .into_iter()
             .map(|queue| (vec![Label::Queue(queue)], read(self.writer.queue(queue))))
@@ -226,6 +272,19 @@ impl Readings {
             points: Points::Counters(closes.collect()),
         });
         families
+    }
+
+    fn tls_families(&self) -> [Family; 2] {
+        let family =
+            |name, help, status: &TlsStatus| Family::counter(name, help, status.reloads.load(Relaxed));
+        [
+            family("tls_reloads", "Times that the TLS files had changed and were taken", &self.tls),
+            family(
+                "control_tls_reloads",
+                "Times that the TLS files of the control API had changed and were taken",
+                &self.api_tls,
+            ),
+        ]
     }
 
     fn queue_families(&self) -> Vec<Family> {
@@ -275,49 +334,7 @@ impl Readings {
 
 impl Status for Readings {
     fn health(&self) -> Health {
-        let phase = self.phase();
-        let queues = Queue::ALL.into_iter().map(|queue| {
-            let status = self.writer.queue(queue);
-            let runs = status.runs.read();
-            QueueHealth {
-                queue,
-                jobs: status.jobs.load(Relaxed),
-                consecutive_failures: runs.consecutive_failures,
-                failures: runs.failures,
-                last_error: runs.last_error,
-            }
-        });
-        let shards = self.shards.iter().zip(0..).map(|((cpu, counters), shard)| ShardHealth {
-            shard,
-            cpu: *cpu,
-            counters: SHARD_GAUGES
-                .iter()
-                .chain(&SHARD_COUNTERS)
-                .map(|(name, _, read)| (*name, read(counters)))
-                .collect(),
-        });
-        Health {
-            gateway: self.gateway.clone(),
-            version: self.version,
-            phase,
-            serving: phase == Phase::Serving,
-            fenced: phase == Phase::Waiting && self.writer.fences.load(Relaxed) > 0,
-            listening: self.writer.listening.load(Relaxed),
-            uptime_seconds: self.started.elapsed().as_secs_f64(),
-            sessions: usize::try_from(self.writer.sessions.load(Relaxed)).unwrap_or(usize::MAX),
-            streams: self.streams(),
-            pending_hellos: self.admission.pending_hellos(),
-            sweeps: SweepHealth {
-                leads: self.writer.leads_sweeps.load(Relaxed),
-                runs: self.writer.sweeps.load(Relaxed),
-                last_run_at: Some(self.writer.last_sweep_at.load(Relaxed)).filter(|at| *at > 0),
-                commands_expired: self.writer.commands_expired.load(Relaxed),
-                sessions_reaped: self.writer.sessions_reaped.load(Relaxed),
-            },
-            queues: queues.collect(),
-            loops: loops::health(self),
-            shards: shards.collect(),
-        }
+        health::health(self)
     }
 
     fn families(&self) -> Vec<Family> {
@@ -370,10 +387,10 @@ impl Status for Readings {
                 self.writer.last_sweep_at.load(Relaxed),
             )
             .in_unit(Unit::Seconds),
-            Family::counter(
-                "tls_reloads",
-                "Times that the TLS files had changed and were taken",
-                self.tls.reloads.load(Relaxed),
+            Family::gauge(
+                "writer_messages_waiting",
+                "Messages of shards that waited for the writer at its last turn",
+                self.writer.messages_waiting.load(Relaxed),
             ),
         ];
         families.extend(
@@ -381,10 +398,13 @@ impl Status for Readings {
                 .iter()
                 .map(|(name, help, read)| Family::counter(name, help, read(&self.writer).load(Relaxed))),
         );
+        families.extend(self.tls_families());
         families.extend(self.queue_families());
         families.extend(loops::families(self));
         families.extend(self.shard_families());
+        families.extend(latencies::families(self));
         families.extend(self.relays.families());
+        families.extend(self.tunnels.families());
         families
     }
 }
@@ -392,27 +412,26 @@ impl Status for Readings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gateway_core::limits::Limits;
-    use gateway_core::time::Moment;
 
     fn readings() -> Readings {
         let admission = Admission::new(&Limits::default(), Moment::default());
         let shards = vec![(None, Arc::default()), (Some(1), Arc::default())];
-        Readings::new(
-            "g1".to_owned(),
-            "1",
-            Instant::now(),
-            Arc::new(admission),
-            Arc::default(),
-            Arc::default(),
-            shards,
-        )
+        let origin = Origin {
+            gateway: "g1".to_owned(),
+            version: "1",
+            started: Instant::now(),
+            limits: Arc::default(),
+            lease_ttl: Duration::from_secs(20),
+        };
+        Readings::new(origin, Arc::new(admission), Arc::default(), Arc::default(), Arc::default(), shards)
     }
 
     #[test]
     fn a_gateway_without_a_lease_is_not_healthy_and_not_yet_fenced() {
         let health = readings().health();
         assert!(!health.serving && !health.fenced);
+        assert_eq!(health.reasons, ["it does not hold its lease yet"]);
+        assert!(!health.lease.held && health.lease.age_seconds.is_none());
         assert_eq!(health.queues.len(), Queue::ALL.len());
         assert_eq!(health.shards[1].cpu, Some(1));
     }

@@ -18,6 +18,7 @@ use gateway_db_writer::StopHandle;
 use super::readings::Readings;
 use super::start::CONTROL_THREAD;
 use super::supervision::{Event, Meaning, Supervision};
+use super::tls_watch::LookAsked;
 use crate::error::GatewayError;
 use crate::lock_file::LockFile;
 
@@ -26,6 +27,7 @@ use crate::lock_file::LockFile;
 pub struct RunningGateway {
     pub(super) address: SocketAddr,
     pub(super) control_address: SocketAddr,
+    pub(super) api_address: Option<SocketAddr>,
     pub(super) readings: Arc<Readings>,
     pub(super) stopper: Stopper,
     pub(super) control: ControlStopper,
@@ -34,7 +36,7 @@ pub struct RunningGateway {
     pub(super) supervision: Supervision,
     pub(super) bells: Vec<Post<ToShard>>,
     /// Asks for a look at the TLS files; they are watched as long as this is there.
-    pub(super) reload: Sender<()>,
+    pub(super) reload: Sender<LookAsked>,
     pub(super) _lock: LockFile,
 }
 
@@ -64,6 +66,11 @@ impl RunningGateway {
     /// Where health and metrics are.
     pub const fn control_address(&self) -> SocketAddr {
         self.control_address
+    }
+
+    /// Where the control API is, if it is served.
+    pub const fn api_address(&self) -> Option<SocketAddr> {
+        self.api_address
     }
 
     /// What the threads have counted.
@@ -119,7 +126,7 @@ impl RunningGateway {
     /// Looks at the TLS files now, without waiting for it.
     pub fn reload_tls(&self) {
         // Full: a look is to come anyway.
-        let _ = self.reload.try_send(());
+        let _ = self.reload.try_send(LookAsked::default());
     }
 
     pub(super) const fn events(&self) -> &Receiver<Event> {
@@ -144,9 +151,12 @@ impl RunningGateway {
 
     /// Takes an event in; `true` when every thread has ended as asked.
     pub(super) fn take(&mut self, event: Event) -> Result<bool, GatewayError> {
+        // Whoever holds a `Stopper` may have asked. The phase does not tell: a drain that the control API asked
+        // for leads to no stop.
+        if self.stopper.0.drain_was_asked() {
+            self.supervision.handle_drain_asked();
+        }
         match event {
-            // Whoever holds a `Stopper` may have asked.
-            Event::Phase(Phase::Draining) => self.supervision.handle_drain_asked(),
             Event::Phase(Phase::Stopping) => self.supervision.handle_stop_asked(),
             Event::Phase(_) | Event::Signal(_) => {}
             Event::Ended { thread, end } => {

@@ -11,8 +11,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
+use gateway_control::api::ApiConfig;
 use gateway_control::relay::{RelayConfig, RelayServices, RelayStatus};
+use gateway_control::tunnel::{TunnelConfig, TunnelStatus};
 use gateway_control::{ControlConfig, ControlHandle, ControlStopper};
 use gateway_core::admission::Admission;
 use gateway_core::ids::{GatewayId, ShardId};
@@ -26,13 +28,15 @@ use gateway_db_writer::{DbWriterConfig, WriterStatus};
 use gateway_shard::tls::TlsMaterial;
 use gateway_shard::{ShardConfig, ShardCounters, ShardError, TlsNews};
 
+use super::api::{Api, GatewayDesk};
 use super::embedded::Embedded;
 use super::files::TlsFiles;
 use super::mail::{Mail, Seat};
-use super::readings::Readings;
+use super::readings::{Origin, Readings};
 use super::running::{RunningGateway, Stopper};
 use super::supervision::{End, Event, Supervision, WRITER_THREAD, watch};
-use super::tls_watch::TlsWatch;
+use super::tls_watch::{FileSet as _, LookAsked, TlsWatch};
+use super::tunnels::TunnelServices;
 use super::{files, hooks, limits, relays};
 use crate::config::{Config, ConfigError, Durability, Lines};
 use crate::error::GatewayError;
@@ -41,6 +45,9 @@ use crate::placement::{Machine, Plan, Wishes, plan};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(super) const CONTROL_THREAD: &str = "control";
+/// Looks at the TLS files that may be asked for at once: by signals, and by callers who wait for them.
+const TLS_LOOKS: usize = 8;
+
 /// A gateway to be started; see `start`.
 #[derive(Debug)]
 pub struct Gateway;
@@ -59,6 +66,7 @@ struct Shared {
     spin: Duration,
     doze: Duration,
     hooks: Arc<Hooks>,
+    api: Option<Api>,
 }
 
 impl Gateway {
@@ -77,7 +85,7 @@ impl Gateway {
         config: &Config,
         embedded: impl Into<Embedded>,
     ) -> Result<RunningGateway, GatewayError> {
-        let Embedded { hooks, relays } = embedded.into();
+        let Embedded { hooks, relays, tunnels } = embedded.into();
         let problems = config.check(&Lines::default());
         if !problems.is_empty() {
             return Err(ConfigError { file: None, problems }.into());
@@ -88,7 +96,8 @@ impl Gateway {
         let plan = plan(&Wishes::of(config), &machine)?;
         limits::prepare(config, plan.shards.len())?;
         let started = Instant::now();
-        let limits = config.shared_limits();
+        let tunnels = TunnelServices::of(config, tunnels)?;
+        let limits = tunnels.limits(config);
         let tls_files = TlsFiles::of(config);
         let tls_read = tls_files.read()?;
         tls_files.warn_if_open();
@@ -104,6 +113,7 @@ impl Gateway {
             spin: plan.spin,
             doze: config.shards.doze.0,
             hooks,
+            api: Api::prepare(config)?,
         };
         let urls = DatabaseUrls::read(config)?;
         let relays = relays::services(config, relays, &urls.database)?;
@@ -111,7 +121,7 @@ impl Gateway {
         let (listeners, address) =
             limits::bind_listeners(config.listen.address, config.listen.backlog, plan.shards.len())?;
         tracing::info!(%plan, %address, database = %urls.database, "starting gateway {} {VERSION}", config.gateway.id);
-        Threads::start(config, &plan, shared, relays, urls, lock, listeners, address)
+        Threads::start(config, &plan, shared, (relays, tunnels), urls, lock, listeners, address)
     }
 }
 
@@ -137,18 +147,20 @@ impl DatabaseUrls {
     }
 }
 
-/// Watches the TLS files for all shards; gives the way to ask for a look.
+/// Watches the TLS files for all shards and the control API.
 fn watch_tls(
     config: &Config,
     shared: Shared,
     shards: Vec<Post<TlsNews>>,
     readings: &Readings,
-) -> Result<Sender<()>, GatewayError> {
-    // One that waits is a look that is still to come: another would see nothing else.
-    let (reload, asked) = crossbeam_channel::bounded(1);
-    TlsWatch::new(shared.tls_files, shared.tls_read, shards, Arc::clone(readings.tls()))
-        .start(config.tls.reload_every.0, asked)
-        .map(|()| reload)
+    asked: Receiver<LookAsked>,
+) -> Result<(), GatewayError> {
+    let watch = TlsWatch::new(shared.tls_files, shared.tls_read, shards, Arc::clone(readings.tls()));
+    let watch = match shared.api {
+        None => watch,
+        Some(api) => watch.with_api(api.files, api.read, api.listener, Arc::clone(readings.api_tls())),
+    };
+    watch.start(config.tls.reload_every.0, asked)
 }
 
 /// Starts threads one after the other; what was started ends with it when a later one fails.
@@ -163,7 +175,7 @@ impl Threads {
         config: &Config,
         plan: &Plan,
         shared: Shared,
-        relays: RelayServices,
+        (relays, tunnels): (RelayServices, TunnelServices),
         urls: DatabaseUrls,
         lock: LockFile,
         listeners: Vec<std::net::TcpListener>,
@@ -175,13 +187,13 @@ impl Threads {
         let counters: Vec<Arc<ShardCounters>> = plan.shards.iter().map(|_| Arc::default()).collect();
         let writer_status = Arc::new(WriterStatus::default());
         let relay_status = Arc::new(RelayStatus::default());
+        let tunnel_status = Arc::new(TunnelStatus::default());
         let readings = Arc::new(Readings::new(
-            config.gateway.id.clone(),
-            VERSION,
-            shared.started,
+            origin(config, &shared),
             Arc::clone(&shared.admission),
             Arc::clone(&writer_status),
             Arc::clone(&relay_status),
+            Arc::clone(&tunnel_status),
             plan.shards.iter().copied().zip(counters.iter().cloned()).collect(),
         ));
         // First of the threads: its address stands in the gateway's row.
@@ -193,17 +205,32 @@ impl Threads {
             services: relays,
             status: relay_status,
         };
-        let control = spawn_control(config, plan.control, &readings, relays)?;
-        let (control_address, control_stopper) = (control.address(), control.stopper());
+        let tunnels = tunnels.room(
+            config,
+            &shared.limits,
+            mail.tunnel_inbox,
+            mail.tunnels_to_shards,
+            shared.started,
+            tunnel_status,
+        );
+        let (reload, look_asked) = crossbeam_channel::bounded(TLS_LOOKS);
+        let desk = GatewayDesk { writer: mail.desk, looks: reload.clone() };
+        let api = shared.api.as_ref();
+        let api = api.and_then(|api| api.config(config, desk, mail.control_to_shards, shared.started));
+        let control = spawn_control(config, plan.control, &readings, relays, tunnels, api)?;
+        let (control_address, api_address) = (control.address(), control.api_address());
+        let control_stopper = control.stopper();
         let mut given_up = GivenUp::new(control_stopper.clone());
         threads.watch(CONTROL_THREAD, move || control.join().into())?;
 
+        let internal_url = internal_url(config, control_address, api_address);
         let writer = DbWriterConfig {
             database_url: urls.database.reveal().to_owned(),
             listen_url: urls.listen.map(|url| url.reveal().to_owned()),
-            writer: writer_config(config, &lock, &shared, plan.shards.len(), control_address)?,
+            writer: writer_config(config, &lock, &shared, plan.shards.len(), &internal_url)?,
             cpu: plan.writer,
             inbox: mail.writer_inbox,
+            desk: mail.desk_inbox,
             shards: mail.to_shards,
             started: shared.started,
             synchronous_dispatch: config.dispatch.durability == Durability::Synchronous,
@@ -221,12 +248,13 @@ impl Threads {
         for (index, (((cpu, listener), seat), counters)) in seats.enumerate() {
             threads.start_shard(index, *cpu, listener, seat, counters, &shared)?;
         }
-        let reload = watch_tls(config, shared, mail.tls_posts, &readings)?;
+        watch_tls(config, shared, mail.tls_posts, &readings, look_asked)?;
         announce_phases(&writer_status, &threads.sender)?;
         given_up.is_complete = true;
         Ok(RunningGateway {
             address,
             control_address,
+            api_address,
             readings,
             stopper,
             control: control_stopper,
@@ -264,6 +292,7 @@ impl Threads {
             writer: seat.to_writer,
             inbox: seat.inbox,
             relays: seat.to_relays,
+            tunnels: seat.to_tunnels,
             counters: Arc::clone(counters),
             spin: shared.spin,
             doze: shared.doze,
@@ -315,11 +344,41 @@ fn spawn_control(
     cpu: Option<usize>,
     readings: &Arc<Readings>,
     relays: RelayConfig,
+    tunnels: TunnelConfig,
+    api: Option<ApiConfig>,
 ) -> Result<ControlHandle, GatewayError> {
     let listen = config.control.listen;
     let status: Arc<dyn gateway_control::Status> = Arc::<Readings>::clone(readings);
-    gateway_control::spawn(ControlConfig { listen, cpu, status, relays: Some(relays) })
-        .map_err(|error| GatewayError::Machine(format!("can't listen on {listen} (control.listen): {error}")))
+    gateway_control::spawn(ControlConfig {
+        listen,
+        cpu,
+        status,
+        api,
+        relays: Some(relays),
+        tunnels: Some(tunnels),
+    })
+    .map_err(|error| {
+        let key = if error.address == listen { "control.listen" } else { "control.api_listen" };
+        GatewayError::Machine(format!("can't listen on {error} ({key})"))
+    })
+}
+
+fn origin(config: &Config, shared: &Shared) -> Origin {
+    Origin {
+        gateway: config.gateway.id.clone(),
+        version: VERSION,
+        started: shared.started,
+        limits: Arc::clone(&shared.limits),
+        lease_ttl: config.lease.ttl.0,
+    }
+}
+
+/// Where others reach the control API, or, where there is none, health and metrics.
+fn internal_url(config: &Config, control: SocketAddr, api: Option<SocketAddr>) -> String {
+    config.gateway.internal_url.clone().unwrap_or_else(|| match api {
+        Some(api) => format!("https://{api}"),
+        None => format!("http://{control}"),
+    })
 }
 
 fn writer_config(
@@ -327,18 +386,17 @@ fn writer_config(
     lock: &LockFile,
     shared: &Shared,
     shards: usize,
-    control: SocketAddr,
+    internal_url: &str,
 ) -> Result<WriterConfig, GatewayError> {
     let gateway = GatewayId::new(&config.gateway.id)
         .map_err(|error| GatewayError::Machine(format!("gateway.id: {error}")))?;
-    let internal_url = config.gateway.internal_url.clone().unwrap_or_else(|| format!("http://{control}"));
     Ok(WriterConfig {
         gateway,
         owner: lock.owner().to_owned(),
         dead_owner_prefix: Some(lock.dead_owner_prefix().to_owned()),
         row: GatewayRow {
             region: config.gateway.region.clone(),
-            internal_url,
+            internal_url: internal_url.to_owned(),
             version: VERSION.to_owned(),
             max_streams: u32::try_from(shared.limits.streams).unwrap_or(u32::MAX),
         },

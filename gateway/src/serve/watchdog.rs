@@ -114,6 +114,7 @@ mod tests {
     use gateway_db_writer::WriterStatus;
 
     use super::*;
+    use crate::serve::readings::Origin;
     use gateway_control::Status;
 
     #[test]
@@ -121,15 +122,15 @@ mod tests {
         let admission = Arc::new(Admission::new(&Limits::default(), Moment::default()));
         let writer: Arc<WriterStatus> = Arc::default();
         let shards = vec![(None, Arc::default())];
-        let readings = Readings::new(
-            "g".to_owned(),
-            "1",
-            Instant::now(),
-            admission,
-            Arc::clone(&writer),
-            Arc::default(),
-            shards,
-        );
+        let origin = Origin {
+            gateway: "g".to_owned(),
+            version: "1",
+            started: Instant::now(),
+            limits: Arc::default(),
+            lease_ttl: Duration::from_secs(20),
+        };
+        let (relays, tunnels) = Default::default();
+        let readings = Readings::new(origin, admission, Arc::clone(&writer), relays, tunnels, shards);
         let readings = Arc::new(readings);
         let mut turns = Turns::new(Arc::clone(&readings));
         let shown = |name: &str| {

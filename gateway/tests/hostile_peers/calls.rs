@@ -36,7 +36,7 @@ async fn call_with(target: &Target, path: &str, headers: HeaderMap) -> RawCall {
 
 async fn not_offered(peer: &Target) {
     let mut tunnel = call(peer, path::TUNNEL).await;
-    ends(&mut tunnel, UNIMPLEMENTED, "Tunnel is not offered by this gateway yet").await;
+    ends(&mut tunnel, UNIMPLEMENTED, "tunnels are not offered by this gateway").await;
     for (path, name, service) in [
         (path::JOIN, "Join", "join service"),
         (path::RENEW, "Renew", "renewal service"),

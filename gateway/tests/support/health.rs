@@ -19,6 +19,16 @@ use tokio::net::TcpStream;
 
 use super::{SOON, within};
 
+/// The URL of a gateway's control API, as other services find it.
+pub async fn control_url(connection: &mut PgConnection, gateway: &str) -> String {
+    let (url,): (String,) = sqlx::query_as("SELECT internal_url FROM gateways WHERE id = $1")
+        .bind(gateway)
+        .fetch_one(connection)
+        .await
+        .expect("the gateway's row");
+    url
+}
+
 /// Where the control API of a gateway is.
 pub async fn control_address(connection: &mut PgConnection, gateway: &str) -> String {
     let (url,): (String,) = sqlx::query_as("SELECT internal_url FROM gateways WHERE id = $1")

@@ -12,8 +12,10 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+pub mod api;
 pub mod health;
 pub mod load;
+pub mod tunnels;
 pub mod watch;
 
 use std::collections::HashSet;
@@ -140,6 +142,15 @@ impl World {
         options.listen = self.address_of(place).to_string();
         options.extra = extra.to_owned();
         options.ready_timeout = Duration::from_secs(20);
+        options
+    }
+
+    /// The same with a control API.
+    pub fn options_with_api(&self, id: &str, extra: &str) -> GatewayOptions {
+        let mut options = self.options(id, extra);
+        let folder = self.folder.path().join(format!("{id}-control"));
+        let files = self.pki.write_control_files(&folder).expect("the control API's files");
+        options.api = Some(Box::new(files));
         options
     }
 

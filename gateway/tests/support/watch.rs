@@ -200,6 +200,8 @@ impl Seen {
                 self.revocations.push((node, reason, serials))
             }
             NodeEvent::DrainAsked { reconnect_after } => self.drains.push((node, reconnect_after)),
+            // Stories of tunnels see them from the caller's side.
+            NodeEvent::TunnelRefused { .. } | NodeEvent::TunnelEnded { .. } => {}
             NodeEvent::Ended { end, at_ns, .. } => self.ended.push(Ended { node, end, at_ns }),
         }
     }

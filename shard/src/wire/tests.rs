@@ -320,9 +320,15 @@ fn every_frame_for_a_node_arrives_as_it_was_given() {
         result_bytes: 2,
         events_per_batch: 3,
         inventory_wanted: vec![SectionName::new("cpu").expect("a name")],
+        features: vec!["tunnels"],
+        tunnel_address: Some("g1:7443".to_owned()),
     };
     let Arm::Welcome(seen_welcome) = seen(GatewayFrame::Welcome(Box::new(welcome))) else { panic!("arm") };
     assert_eq!((seen_welcome.protocol, seen_welcome.session_epoch, seen_welcome.server_unix_ms), (1, 3, 5));
+    assert_eq!(
+        (seen_welcome.features, seen_welcome.tunnel_addresses),
+        (vec!["tunnels".to_owned()], vec!["g1:7443".to_owned()])
+    );
     let command = Command {
         id,
         attempt: Attempt(2),

@@ -71,6 +71,7 @@ impl Gateway {
         let (writer_posts, writer_inbox) =
             mailbox(limits.to_writer_messages, limits.to_writer_bytes, usize::from(count));
         let (mut relay_posts, relay_inbox) = mailbox(4, 1 << 20, usize::from(count));
+        let (mut tunnel_posts, _) = mailbox(4, 1 << 20, usize::from(count));
         let roots = [&pki.roots, more_roots].concat();
         let tls = TlsMaterial::new(&pki.server_chain, &pki.server_key, &roots, leeway).unwrap();
         let tls = Arc::new(tls);
@@ -104,6 +105,7 @@ impl Gateway {
                 writer,
                 inbox,
                 relays: relay_posts.pop().unwrap(),
+                tunnels: tunnel_posts.pop().unwrap(),
                 counters: Arc::clone(&counters[index]),
                 spin: Duration::ZERO,
                 doze: Duration::from_millis(40),

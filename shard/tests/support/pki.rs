@@ -53,8 +53,14 @@ impl Pki {
 
     /// A server's chain and key, as PEM, other than those that this began with.
     pub fn another_server(&self) -> (Vec<u8>, Vec<u8>) {
+        self.server(|_| {})
+    }
+
+    /// The same, of which something is otherwise.
+    pub fn server(&self, change: impl FnOnce(&mut CertificateParams)) -> (Vec<u8>, Vec<u8>) {
         let mut server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        change(&mut server);
         let key = KeyPair::generate().unwrap();
         let chain = server.signed_by(&key, &self.authority).unwrap().pem().into_bytes();
         (chain, key.serialize_pem().into_bytes())

@@ -1,15 +1,13 @@
 //! What goes wrong in a world, and what that does to whom.
 //!
 //! Owns the plan of faults and what befalls processes and links; the database's troubles are `weather`'s, what
-//! others do with a node's certificate `impostors`'. Faults strike only while the world is disturbed.
+//! others do with a node's certificate `impostors`', drains are in `drains`. Faults strike only while the world is disturbed.
 //!
 //! 1. A fault is counted where it meets what it is meant for.
 //! 2. A process that stands still gets what came meanwhile when it goes on, in order, with its timers late.
-//! 3. A drain leads to the stop in its time, whoever stays.
 
 use std::time::Duration;
 
-use gateway_core::drain::DrainPlan;
 use gateway_core::frame::{Goodbye, NodeFrame};
 use gateway_core::ids::Credits;
 use gateway_core::store::Queue;
@@ -18,9 +16,6 @@ use gateway_core::writer::Writer;
 
 use super::impostors::Rudeness;
 use super::{Event, Wire, World};
-
-/// A drain is over so long after its nodes and their grace, at the latest.
-const DRAIN_IS_SEEN_OVER: Duration = Duration::from_millis(50);
 
 /// How a connection comes to its end.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +44,10 @@ pub(super) enum Fault {
         process: usize,
     },
     Drain {
+        process: usize,
+    },
+    /// By the control API, which takes it back.
+    StandingDrain {
         process: usize,
     },
     Pause {
@@ -129,10 +128,12 @@ pub(super) enum Fault {
 }
 
 /// Every kind of fault that histories must come to, as it is counted.
-pub const FAULTS: [&str; 42] = [
+pub const FAULTS: [&str; 44] = [
     "crash of a gateway",
     "stop of a gateway",
     "drain of a gateway",
+    "drain that the control API asks for",
+    "drain taken back",
     "a node leaves a gateway that drains",
     "a gateway stands still",
     "a gateway stands still past its lease",
@@ -279,6 +280,7 @@ impl World {
                 self.with_writer(process, Writer::handle_stop);
             }
             Fault::Drain { process } => self.drain(process),
+            Fault::StandingDrain { process } => self.stand(process),
             Fault::Clear { node } => self.clear(node),
             Fault::Revoke { node, millis } => self.revoke(node, Duration::from_millis(millis)),
             Fault::Pause { process, millis } => self.pause(process, Duration::from_millis(millis)),
@@ -351,54 +353,6 @@ impl World {
         self.end_process(process);
         let wait = Duration::from_millis(self.chance.within(100..3_000));
         self.at(wait, Event::Start { process });
-    }
-
-    /// Most often it comes while somebody says its Hello or goes.
-    fn drain(&mut self, process: usize) {
-        if self.processes[process].writer.is_none() {
-            return;
-        }
-        self.note_fault("drain of a gateway");
-        let hosted = (0..self.nodes.len()).find(|number| self.host_of(*number) == Some(process));
-        match (self.chance.within(0..4), hosted) {
-            (0, Some(node)) => self.cut(node, Cut::HalfClose),
-            (1 | 2, _) => {
-                let node = self.chance.within(0..self.nodes.len() as u64) as usize;
-                self.rude(node, Rudeness::GoesOnAfterGoodbye);
-            }
-            _ => {}
-        }
-        let incarnation = self.processes[process].incarnation;
-        let wait = Duration::from_micros(self.chance.within(0..8_000));
-        self.at(wait, Event::Drain { process, incarnation });
-    }
-
-    pub(super) fn begin_drain(&mut self, process: usize, incarnation: u32) {
-        if !self.runs(process, incarnation) {
-            return;
-        }
-        let within = Duration::from_millis(self.chance.within(0..3_000));
-        let grace = Duration::from_millis(self.chance.within(0..1_000));
-        let leaves_already = self.processes[process].watch.leaves_since.is_some();
-        self.with_writer(process, |writer, now| writer.handle_drain(DrainPlan { within, grace }, now));
-        // The first plan stands.
-        if leaves_already {
-            return;
-        }
-        self.at(within + grace + DRAIN_IS_SEEN_OVER, Event::DrainIsOver { process, incarnation });
-    }
-
-    /// A node was told to go elsewhere, and the time has come. Some have done so before they leave.
-    pub(super) fn leave(&mut self, number: usize, link: u64) {
-        if self.nodes[number].link != Some(link) {
-            return;
-        }
-        self.note_fault("a node leaves a gateway that drains");
-        if self.chance.percent(50) {
-            return self.dial(number);
-        }
-        self.along(Wire::Up(link), Event::UpEnds { link, half_close: false });
-        self.node_ended(number);
     }
 
     pub(super) fn pause(&mut self, process: usize, long: Duration) {

@@ -10,6 +10,8 @@
 
 mod checks;
 mod clients;
+mod digest;
+mod drains;
 mod faults;
 mod impostors;
 mod probes;
@@ -26,7 +28,7 @@ use gateway_core::duplicate::DuplicateRule;
 use gateway_core::frame::{GatewayFrame, NodeFrame};
 use gateway_core::ids::{Attempt, CommandId, GatewayId, LaneName, LaneSeq, NodeId, SessionKey, ShardId};
 use gateway_core::mail::Weigh;
-use gateway_core::seam::{SessionNews, ToShard, ToWriter};
+use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::store::Queue;
 use gateway_core::time::Moment;
 
@@ -38,6 +40,8 @@ use crate::process::{Flight, Process};
 use crate::random::Chance;
 use crate::store::{HookRules, Store};
 
+use self::digest::Fnv;
+use self::drains::DrainWish;
 pub use self::faults::FAULTS;
 use self::faults::Fault;
 use self::probes::Probes;
@@ -122,6 +126,7 @@ enum Event {
     Drain {
         process: usize,
         incarnation: u32,
+        wish: DrainWish,
     },
     DrainIsOver {
         process: usize,
@@ -276,6 +281,7 @@ impl World {
         }
         world.plan_clients();
         world.plan_faults();
+        world.plan_standing_drain(seed);
         world.at(TICK, Event::Tick);
         world
     }
@@ -343,9 +349,7 @@ impl World {
         if self.plan.told {
             tell(self.now, event);
         }
-        let mut digest = Fnv(self.story.digest ^ self.now.as_nanos());
-        digest.take_event(event);
-        self.story.digest = digest.0;
+        self.story.digest = Fnv::next(self.story.digest, self.now, event);
     }
 
     /// The event, but where it is one of a process that stands still: that has it when it goes on.
@@ -434,7 +438,7 @@ impl World {
             }
             Event::Start { process } => self.start(process),
             Event::Fault(fault) => self.strike(fault),
-            Event::Drain { process, incarnation } => self.begin_drain(process, incarnation),
+            Event::Drain { process, incarnation, wish } => self.wish(process, incarnation, wish),
             Event::DrainIsOver { process, incarnation } => self.check_drain(process, incarnation),
             Event::Leaves { node, link } => self.leave(node, link),
             Event::TakesAgain { node, rounds } => self.duel(node, rounds),
@@ -460,41 +464,4 @@ fn tell(now: Moment, event: &impl std::fmt::Debug) {
     let mut line = format!("{event:?}");
     line.truncate(line.floor_char_boundary(600));
     eprintln!("{:>12.6} {line}", now.since(Moment::default()).as_secs_f64());
-}
-
-/// FNV-1a: the same on every machine and in every process.
-struct Fnv(u64);
-
-impl std::fmt::Write for Fnv {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        for byte in text.bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3);
-        }
-        Ok(())
-    }
-}
-
-impl Fnv {
-    fn take(&mut self, what: &impl std::fmt::Debug) {
-        // It never fails: nothing is written anywhere.
-        let _ = std::fmt::Write::write_fmt(self, format_args!("{what:?}"));
-    }
-
-    /// Bodies of specs are long, and known by their generation.
-    fn take_event(&mut self, event: &Event) {
-        match event {
-            Event::Down { link, frame: GatewayFrame::Spec(spec) } => {
-                self.take(&(link, &spec.name, spec.generation, spec.body.len()));
-            }
-            Event::Mail {
-                process,
-                message: ToShard::Session { key, news: SessionNews::Specs(specs) },
-                ..
-            } => {
-                self.take(&(process, key));
-                specs.iter().for_each(|spec| self.take(&(&spec.name, spec.generation, spec.body.len())));
-            }
-            other => self.take(other),
-        }
-    }
 }

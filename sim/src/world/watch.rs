@@ -101,9 +101,10 @@ impl World {
             CloseReason::Stopping => {
                 gateway.writer.as_ref().is_some_and(|writer| writer.phase() != Phase::Serving)
             }
-            // Its gateway sends everyone away, and stops.
+            // Its gateway sends everyone away; it may have been taken back since.
             CloseReason::Draining { .. } => gateway.writer.as_ref().is_some_and(|writer| {
-                matches!(writer.phase(), Phase::Draining | Phase::Stopping | Phase::Stopped)
+                let leaves = matches!(writer.phase(), Phase::Draining | Phase::Stopping | Phase::Stopped);
+                leaves || gateway.watch.has_stood
             }),
             // The same sentence for whoever has the certificate.
             CloseReason::NotPermitted(_) => self.store.is_quarantined(open.session.node()),
@@ -440,17 +441,6 @@ impl World {
         let untold =
             open.filter(|open| open.session.phase() == SessionPhase::Live && !open.watch.is_sent_away);
         must("a live session tells its node to leave", untold.is_none(), || format!("{untold:?}"));
-    }
-
-    /// Whoever stays is cut then, and the stop begins.
-    pub(super) fn check_drain(&self, process: usize, incarnation: u32) {
-        if !self.runs(process, incarnation) {
-            return;
-        }
-        let gateway = &self.processes[process];
-        let Some(writer) = gateway.writer.as_ref().filter(|_| !gateway.is_dazed) else { return };
-        let is_over = matches!(writer.phase(), Phase::Stopping | Phase::Stopped);
-        must("a drain leads to the stop in its time", is_over, || format!("{:?}", writer.phase()));
     }
 
     pub(super) fn check_stopped(&self, process: usize) {

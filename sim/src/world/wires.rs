@@ -428,7 +428,9 @@ impl World {
                     });
                 }
             }
-            ToShard::Relayed(answer) => unreachable!("a writer passes no call on: {answer:?}"),
+            ToShard::Relayed(_) | ToShard::Vitals(_) | ToShard::Tunnel(_) => {
+                unreachable!("these are not the writer's")
+            }
             ToShard::Stop => {
                 self.processes[process].serving[usize::from(shard.0)] = false;
                 for key in of_shard(&self.processes[process]) {

@@ -1,5 +1,6 @@
 //! A development authority: the join service, the renewal service and the secret broker that gateways pass
-//! calls on to, as `gateway.upstream.v1` says, with a throw-away CA.
+//! calls on to, as `gateway.upstream.v1` says, with a throw-away CA; and for tunnels the api that mints tickets
+//! and publishes its keys, and the IAM service that is asked about callers.
 //!
 //! A real gRPC server over internal mTLS, for tests and the demonstration. It is what a platform would
 //! write itself, small, and lives outside of the gateway's own crates, none of which can sign.
@@ -10,13 +11,16 @@
 
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
-use gateway_proto::upstream::v1::{Caller, FetchSecretCall, JoinCall, RenewCall};
+use gateway_proto::path;
+use gateway_proto::upstream::v1::{
+    Caller, FetchSecretCall, JoinCall, ReauthorizeAnswer, ReauthorizeCall, RenewCall,
+};
 use gateway_proto::v1::{FetchSecretResponse, JoinResponse, RenewResponse};
 use sqlx::{Connection, PgConnection};
 use tokio::net::TcpListener;
@@ -25,6 +29,10 @@ use uuid::Uuid;
 
 use crate::database::register_nodes;
 use crate::pki::{NodeIssuer, Pki, PkiError};
+use crate::tickets::TicketMint;
+
+/// Where the keys of tickets are published.
+pub(crate) const JWKS_PATH: &str = "/.well-known/jwks.json";
 
 const INVALID_ARGUMENT: u32 = 3;
 const NOT_FOUND: u32 = 5;
@@ -72,6 +80,9 @@ pub enum Received {
     Join(JoinCall),
     Renew(RenewCall),
     FetchSecret(FetchSecretCall),
+    Reauthorize(ReauthorizeCall),
+    /// The keys of tickets were fetched.
+    Jwks,
 }
 
 struct Token {
@@ -94,6 +105,11 @@ struct State {
     secrets: Mutex<BTreeMap<String, Vec<SecretVersion>>>,
     life: Mutex<Duration>,
     mood: Mutex<Mood>,
+    mint: Arc<TicketMint>,
+    /// How questions about callers of tunnels are taken.
+    iam_mood: Mutex<Mood>,
+    /// Callers that may have no tunnel any more.
+    forbidden: Mutex<BTreeSet<String>>,
     received: Mutex<Vec<Received>>,
     connection: tokio::sync::Mutex<Option<PgConnection>>,
 }
@@ -140,6 +156,9 @@ impl Authority {
             secrets: Mutex::default(),
             life: Mutex::new(life),
             mood: Mutex::default(),
+            mint: Arc::default(),
+            iam_mood: Mutex::default(),
+            forbidden: Mutex::default(),
             received: Mutex::default(),
             connection: tokio::sync::Mutex::default(),
         });
@@ -179,6 +198,26 @@ impl Authority {
         *locked(&self.state.mood) = mood;
     }
 
+    /// Who signs tickets for tunnels.
+    pub fn mint(&self) -> &Arc<TicketMint> {
+        &self.state.mint
+    }
+
+    /// For `tunnels.jwks_url`.
+    pub fn jwks_url(&self) -> String {
+        format!("{}{JWKS_PATH}", self.url())
+    }
+
+    /// Takes questions about callers of tunnels so, whatever the other calls get.
+    pub fn set_iam_mood(&self, mood: Mood) {
+        *locked(&self.state.iam_mood) = mood;
+    }
+
+    /// Says no from now on when it is asked about this caller.
+    pub fn forbid(&self, subject: &str) {
+        locked(&self.state.forbidden).insert(subject.to_owned());
+    }
+
     /// All calls that came so far.
     pub fn received(&self) -> Vec<Received> {
         locked(&self.state.received).clone()
@@ -186,8 +225,9 @@ impl Authority {
 }
 
 impl State {
-    fn mood(&self) -> Mood {
-        locked(&self.mood).clone()
+    fn mood(&self, path: &str) -> Mood {
+        let mood = if path == path::UPSTREAM_REAUTHORIZE { &self.iam_mood } else { &self.mood };
+        locked(mood).clone()
     }
 
     async fn join(&self, call: JoinCall) -> Result<JoinResponse, Status> {
@@ -195,7 +235,7 @@ impl State {
         let request =
             call.request.ok_or_else(|| Status::new(INVALID_ARGUMENT, "the call holds no request"))?;
         let node = self.take_token(&request.token)?;
-        let issued = self.issue(&self.issuer.node_id(&node), &request.csr_der).await;
+        let issued = self.issue(&self.issuer.node_id(&node), &request.csr_der, None).await;
         if issued.is_err() {
             // Nothing was given away for it.
             if let Some(token) = locked(&self.tokens).get_mut(&request.token) {
@@ -225,7 +265,8 @@ impl State {
             return Err(Status::new(INVALID_ARGUMENT, "the call holds no caller or no request"));
         };
         self.check_live(&caller).await?;
-        let certificate_chain_pem = self.issue(&caller.node_id, &request.csr_der).await?;
+        let old = Some(caller.certificate_serial.as_str());
+        let certificate_chain_pem = self.issue(&caller.node_id, &request.csr_der, old).await?;
         Ok(RenewResponse { certificate_chain_pem, trust_bundle_pem: self.issuer.server_ca_pem().to_owned() })
     }
 
@@ -247,7 +288,22 @@ impl State {
         })
     }
 
-    async fn issue(&self, node_id: &str, csr_der: &[u8]) -> Result<String, Status> {
+    fn reauthorize(&self, call: ReauthorizeCall) -> Result<ReauthorizeAnswer, Status> {
+        let is_forbidden = locked(&self.forbidden).contains(&call.subject);
+        locked(&self.received).push(Received::Reauthorize(call));
+        if is_forbidden {
+            return Err(Status::new(PERMISSION_DENIED, "the caller may not"));
+        }
+        Ok(ReauthorizeAnswer {})
+    }
+
+    fn jwks(&self) -> String {
+        locked(&self.received).push(Received::Jwks);
+        self.mint.jwks()
+    }
+
+    /// Signs and records; with `old`, as what follows the certificate of that serial.
+    async fn issue(&self, node_id: &str, csr_der: &[u8], old: Option<&str>) -> Result<String, Status> {
         let life = *locked(&self.life);
         let issued = self
             .issuer
@@ -257,13 +313,12 @@ impl State {
         let mut held = self.connection.lock().await;
         let mut connection = self.taken(&mut held).await.map_err(away)?;
         register_nodes(&mut connection, &[node_id.to_owned()]).await.map_err(away)?;
-        sqlx::query("INSERT INTO node_certs (serial, node_id, not_after) VALUES ($1, $2, to_timestamp($3))")
-            .bind(&issued.serial)
-            .bind(node_id)
-            .bind(not_after)
-            .execute(&mut connection)
-            .await
-            .map_err(away)?;
+        let statement = match old {
+            None => "INSERT INTO node_certs (serial, node_id, not_after) VALUES ($1, $2, to_timestamp($3))",
+            Some(_) => "SELECT record_renewal($2, $1, to_timestamp($3))",
+        };
+        let row = sqlx::query(statement).bind(&issued.serial).bind(old.unwrap_or(node_id)).bind(not_after);
+        row.execute(&mut connection).await.map_err(away)?;
         *held = Some(connection);
         Ok(issued.chain_pem)
     }

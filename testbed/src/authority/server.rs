@@ -17,7 +17,7 @@ use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{INVALID_ARGUMENT, Mood, State, Status};
+use super::{INVALID_ARGUMENT, JWKS_PATH, Mood, State, Status};
 
 const UNIMPLEMENTED: u32 = 12;
 const LONGEST_REQUEST: usize = 64 << 10;
@@ -51,7 +51,10 @@ async fn serve_connection(tcp: TcpStream, acceptor: TlsAcceptor, state: Arc<Stat
 
 async fn serve_call(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, state: Arc<State>) {
     let path = request.uri().path().to_owned();
-    let outcome = match state.mood() {
+    if request.method() == http::Method::GET {
+        return serve_document(&path, respond, &state).await;
+    }
+    let outcome = match state.mood(&path) {
         Mood::Silent => std::future::pending().await,
         Mood::Failing(status) => Err(status),
         Mood::Well => answer(&path, request.into_body(), &state).await,
@@ -74,6 +77,22 @@ async fn serve_call(request: Request<RecvStream>, mut respond: SendResponse<Byte
     }
 }
 
+/// The keys of tickets; nothing else stands here to be read.
+async fn serve_document(path: &str, mut respond: SendResponse<Bytes>, state: &State) {
+    if state.mood(path) != Mood::Well {
+        return std::future::pending().await;
+    }
+    let mut response = Response::new(());
+    if path != JWKS_PATH {
+        *response.status_mut() = http::StatusCode::NOT_FOUND;
+        let _ = respond.send_response(response, true);
+        return;
+    }
+    if let Ok(mut send) = respond.send_response(response, false) {
+        let _ = send.send_data(state.jwks().into(), true);
+    }
+}
+
 async fn answer(path: &str, body: RecvStream, state: &State) -> Result<Bytes, Status> {
     match path {
         path::UPSTREAM_JOIN => state.join(receive(body).await?).await.map(|answer| encode(&answer)),
@@ -81,6 +100,7 @@ async fn answer(path: &str, body: RecvStream, state: &State) -> Result<Bytes, St
         path::UPSTREAM_FETCH_SECRET => {
             state.fetch_secret(receive(body).await?).await.map(|answer| encode(&answer))
         }
+        path::UPSTREAM_REAUTHORIZE => state.reauthorize(receive(body).await?).map(|answer| encode(&answer)),
         _ => Err(Status::new(UNIMPLEMENTED, "no such call")),
     }
 }

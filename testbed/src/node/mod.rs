@@ -22,6 +22,7 @@ mod session;
 mod specs;
 mod statuses;
 mod task;
+mod tunnel;
 mod unary;
 
 use std::sync::Arc;
@@ -43,6 +44,7 @@ pub use self::journal::{ExecutionLog, LogEvent, LogLine};
 pub use self::memory::{Memory, Settled, Verdict, is_terminal, state_name};
 pub use self::observer::{NoObserver, NodeEvent, NodeEvents, NotSeen, Observed, Observer, ReceivedCommand};
 pub use self::redial::{Redial, RedialBounds, Redialer};
+pub use self::tunnel::TunnelTaker;
 pub use self::unary::unary;
 
 /// How commands are executed.
@@ -119,6 +121,8 @@ pub struct NodeOptions {
     pub journal: String,
     /// Sections of its inventory: name and body.
     pub sections: Vec<(String, Bytes)>,
+    /// How it takes tunnels; `None`: it says that it takes none.
+    pub tunnels: Option<TunnelTaker>,
     pub machine: String,
     pub role: String,
     /// Instead of the interval that `Welcome` gives.
@@ -149,6 +153,7 @@ impl NodeOptions {
             boot_id: Uuid::new_v4().to_string(),
             journal: Uuid::new_v4().to_string(),
             sections: Vec::new(),
+            tunnels: None,
             machine: format!("machine-of-{name}"),
             role: String::new(),
             heartbeat: None,

@@ -59,6 +59,10 @@ pub enum NodeEvent {
     Renewed { serial: String },
     /// Its certificate could not be renewed.
     RenewalFailed { end: End },
+    /// A tunnel was offered and refused.
+    TunnelRefused { reason: String },
+    /// Its side of a tunnel ended; `received` is the data that came.
+    TunnelEnded { kind: String, end: End, received: u64 },
     /// A session ended or was not opened; `redial_after` is `None` where the node stops.
     Ended { end: End, redial_after: Option<Duration>, at_ns: u64 },
 }

@@ -7,6 +7,7 @@ mod answers;
 pub(super) mod moving;
 pub(super) mod renewing;
 mod specs;
+mod tunnels;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,6 +24,7 @@ use prost::Message;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 use uuid::Uuid;
 
@@ -78,6 +80,7 @@ pub(super) struct NodeTask {
     dials: usize,
     due: BinaryHeap<Reverse<(Instant, Uuid, u32)>>,
     running: Vec<Running>,
+    tunnels: JoinSet<()>,
     sleep: Pin<Box<Sleep>>,
 }
 
@@ -106,6 +109,7 @@ impl NodeTask {
             dials: 0,
             due: BinaryHeap::new(),
             running: Vec::new(),
+            tunnels: JoinSet::new(),
             sleep: Box::pin(tokio::time::sleep_until(now)),
             options,
         }
@@ -358,10 +362,10 @@ impl NodeTask {
                 }
                 self.tell(NodeEvent::DrainAsked { reconnect_after: after });
             }
+            Some(gateway_frame::Frame::OpenTunnel(open)) => self.handle_offer(open),
             Some(gateway_frame::Frame::RevocationNotice(notice)) => {
                 self.tell(NodeEvent::RevocationNoticed { reason: notice.reason, serials: notice.serials });
             }
-            // What this node does not do, or does not know.
             _ => {}
         }
     }

@@ -5,11 +5,12 @@
 //! 2. A CSR that its own key has not signed is refused.
 
 use std::fmt;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose};
+use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose, SanType};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -17,7 +18,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
 
 use super::{
-    Authority, Identity, Pki, PkiError, SITE, finish, hex_serial, new_key, node_params, node_uri, provider,
+    Authority, CONTROL_CLIENT, ControlFiles, Identity, Pki, PkiError, SITE, finish, hex_serial, new_key,
+    node_params, node_uri, provider, write_file,
 };
 
 /// How much earlier than now a short-lived certificate begins: times in certificates are whole seconds.
@@ -157,6 +159,27 @@ impl Pki {
             .with_single_cert(vec![identity.certificate().clone()], identity.key())?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
+    }
+
+    /// What a client of control APIs shows: it bears this URI alone.
+    pub fn control_client(&self, name: &str) -> Result<Identity, PkiError> {
+        let mut params = rcgen::CertificateParams::new(Vec::new())?;
+        params.subject_alt_names = vec![SanType::URI(name.try_into()?)];
+        finish(&mut params, "client", ExtendedKeyUsagePurpose::ClientAuth);
+        self.internal.issue(&params, new_key()?)
+    }
+
+    /// Writes what a control API and its client name into `folder`.
+    pub fn write_control_files(&self, folder: &Path) -> Result<ControlFiles, PkiError> {
+        fs::create_dir_all(folder)
+            .map_err(|error| PkiError::Io { doing: format!("making {}", folder.display()), error })?;
+        let shown = self.internal_identity("control", ExtendedKeyUsagePurpose::ServerAuth)?;
+        let (certificate, key) = shown.write(folder, "control")?;
+        let client = self.control_client(CONTROL_CLIENT)?;
+        let (client_certificate, client_key) = client.write(folder, "control-client")?;
+        let ca = folder.join("control-ca.crt");
+        write_file(&ca, &self.internal_pem, 0o644)?;
+        Ok(ControlFiles { certificate, key, ca, client_certificate, client_key })
     }
 
     fn internal_identity(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> Result<Identity, PkiError> {

@@ -252,6 +252,22 @@ impl Pki {
     }
 }
 
+/// The name in the certificate of a client of control APIs.
+pub const CONTROL_CLIENT: &str = "spiffe://testbed.gateway/service/api";
+
+/// PEM files for a gateway's control API and for its clients, all of the internal authority.
+#[derive(Debug, Clone)]
+pub struct ControlFiles {
+    /// What the API shows.
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// What both sides check each other with.
+    pub ca: PathBuf,
+    /// What a client shows that bears the name `CONTROL_CLIENT`.
+    pub client_certificate: PathBuf,
+    pub client_key: PathBuf,
+}
+
 /// PEM files for a gateway and for those who check it.
 #[derive(Debug, Clone)]
 pub struct GatewayFiles {

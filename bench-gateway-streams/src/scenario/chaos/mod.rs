@@ -13,6 +13,7 @@ mod hold;
 mod network;
 mod own;
 mod rows;
+pub(crate) mod soak;
 mod stage;
 mod zombie;
 
@@ -21,11 +22,11 @@ use std::time::{Duration, Instant};
 use self::dice::Dice;
 use self::own::Rights;
 use self::stage::Stage;
-use super::verdict::{commands, ledger, verdict};
+use super::verdict::{commands, judgement, ledger, verdict};
 use crate::arguments::{ChaosArguments, ChaosPlan, Fault};
 use crate::host;
 use crate::progress::{print, say};
-use crate::report::{ChaosRow, ChaosShare, Report};
+use crate::report::{ChaosRow, ChaosShare, Report, SoakShare};
 use crate::statistics;
 
 pub(crate) use self::own::{SmallDisk, in_namespaces_of_its_own};
@@ -67,11 +68,13 @@ pub(crate) async fn run(arguments: Box<ChaosArguments>) -> anyhow::Result<bool> 
             if !stands {
                 // What comes after would be judged by what this one left behind.
                 say(&format!("no recovery from {} in round {}: the run ends here", fault.name(), round + 1));
-                return Box::pin(conclude(&plan, stage, rows, refused, started.elapsed())).await;
+                let ending = Ending { rows, refused, took: started.elapsed(), soak: None };
+                return Box::pin(conclude(&plan, stage, ending)).await;
             }
         }
     }
-    Box::pin(conclude(&plan, stage, rows, refused, started.elapsed())).await
+    let ending = Ending { rows, refused, took: started.elapsed(), soak: None };
+    Box::pin(conclude(&plan, stage, ending)).await
 }
 
 // What was asked for, or all; of all, without what the caller has no right to do.
@@ -85,24 +88,34 @@ fn allowed(plan: &ChaosPlan, rights: Rights) -> anyhow::Result<(Vec<Fault>, Vec<
     Ok((faults, refused))
 }
 
-async fn conclude(
-    plan: &ChaosPlan,
-    stage: Stage,
+/// What was done and seen when a run ends.
+struct Ending {
     rows: Vec<ChaosRow>,
     refused: Vec<Fault>,
     took: Duration,
-) -> anyhow::Result<bool> {
+    /// Of a run with quiet stretches.
+    soak: Option<SoakShare>,
+}
+
+async fn conclude(plan: &ChaosPlan, stage: Stage, ending: Ending) -> anyhow::Result<bool> {
+    let Ending { rows, refused, took, soak } = ending;
     let (world, tracker, counts) = stage.close().await?;
     let ledger = ledger(&world, &tracker).await?;
+    // After a fault it was run already; a quiet stretch has followed.
+    let broken = match soak {
+        Some(_) => judgement(&world).await?,
+        None => Vec::new(),
+    };
     let settings = statistics::settings(&mut world.connect().await?).await?;
     let rss = world.gateway_usage()?.map(|usage| usage.rss_peak_bytes);
     let unclean = world.close().await?;
     let of_faults = rows
         .iter()
         .flat_map(|row| row.violations.iter().map(|violation| format!("after {}: {violation}", row.fault)));
-    let violations: Vec<String> = of_faults.chain(ledger.violations.iter().cloned()).chain(unclean).collect();
+    let violations: Vec<String> =
+        of_faults.chain(ledger.violations.iter().cloned()).chain(broken).chain(unclean).collect();
     let mut report = Report {
-        scenario: "chaos",
+        scenario: if soak.is_some() { "soak" } else { "chaos" },
         commit: host::commit(),
         machine: host::Machine::this(),
         sessions: plan.load.sessions,
@@ -121,6 +134,11 @@ async fn conclude(
         ..Report::default()
     };
     report.gateway.rss_bytes_max = rss;
+    if let Some(soak) = soak {
+        report.gateway.rss_growth_ratio = soak.rss_growth_ratio();
+        report.windows = soak.windows();
+        report.soak = Some(soak);
+    }
     report.database.settings = settings;
     let held = verdict(report, violations, &plan.gate, plan.load.report.as_deref())?;
     if !held {

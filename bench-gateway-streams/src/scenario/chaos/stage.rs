@@ -188,7 +188,7 @@ impl Stage {
         }
     }
 
-    async fn load(&self) -> anyhow::Result<Enqueuer> {
+    pub(super) async fn load(&self) -> anyhow::Result<Enqueuer> {
         let plan = EnqueuePlan {
             database_url: self.world.database_url().to_owned(),
             node_ids: self.nodes.clone().into(),
@@ -282,8 +282,8 @@ impl Stage {
         outcome.map_err(|_| format!("no recovery within {} s: {missing}", self.recover_within.as_secs()))
     }
 
-    // Gives what is still open by the rows when the time is over.
-    async fn drain(&self) -> u64 {
+    /// Gives what is still open by the rows when the time is over.
+    pub(super) async fn drain(&self) -> u64 {
         let url = self.world.database_url();
         let drained = until(DRAIN_WITHIN, "the end of all commands", async || {
             let open = rows::open_commands(url).await;
@@ -304,7 +304,7 @@ impl Stage {
     pub(super) async fn close(self) -> anyhow::Result<(World, Arc<Tracker>, Arc<FleetCounts>)> {
         let Self { fleet, tracker, mut world, disk, .. } = self;
         let counts = Arc::clone(fleet.counts());
-        fleet.close().await;
+        fleet.close().await?;
         tracker.resolve_doubts(&mut world.connect().await?).await?;
         // The disk goes after the server that has its data there.
         world.keep_until_the_end(disk);

@@ -26,7 +26,7 @@ use super::stage::{Stage, Struck};
 use crate::fleet::start_node;
 use crate::progress::say;
 use crate::scenario::multi::GATEWAYS;
-use crate::world::Member;
+use crate::world::{Member, fixed_address};
 
 const DIRECT: usize = 5;
 const COMMANDS_EACH: usize = 4;
@@ -35,7 +35,7 @@ const SOON: Duration = Duration::from_secs(30);
 pub(super) async fn strike(stage: &mut Stage, dice: &mut Dice) -> anyhow::Result<Struck> {
     let victim = dice.pick(GATEWAYS);
     let (id, address) = (stage.member(victim)?.id().to_owned(), stage.member(victim)?.address());
-    let control = stage.member(victim)?.control().context("a gateway without a control port")?;
+    let control = stage.member(victim)?.control();
     let run = uuid::Uuid::new_v4().simple().to_string();
     let stays = direct_nodes(stage, &format!("stays-{}", &run[..8]), address).await?;
     let stays_ids: Vec<String> = stays.iter().map(|node| node.name().to_owned()).collect();
@@ -52,8 +52,9 @@ pub(super) async fn strike(stage: &mut Stage, dice: &mut Dice) -> anyhow::Result
     say(&format!("  {id} sleeps; another process takes its lease when it has run out …"));
     let late = direct_nodes(stage, &format!("late-{}", &run[..8]), address).await?;
     let late_ids: Vec<String> = late.iter().map(|node| node.name().to_owned()).collect();
-    let elsewhere = stage.member(victim)?.elsewhere(&format!("{id}-heir-{}", &run[..8]))?;
-    let mut heir = Member::start(elsewhere, None).await?;
+    let heirs_control = fixed_address()?;
+    let elsewhere = stage.member(victim)?.elsewhere(&format!("{id}-heir-{}", &run[..8]), heirs_control)?;
+    let mut heir = Member::start(elsewhere, heirs_control).await?;
     let (heirs_epoch,) = lease(&mut database, &id).await?;
     anyhow::ensure!(heirs_epoch > epoch, "the heir has lease epoch {heirs_epoch}, the sleeper had {epoch}");
     let waiting: Vec<String> = (0..COMMANDS_EACH).flat_map(|_| stays_ids.iter().cloned()).collect();

@@ -3,6 +3,7 @@
 //! Delays are `crate::drain`'s to test, what a session does with one the session's.
 
 use super::*;
+use crate::desk::{DeskAnswer, DeskAsk, DeskRefusal};
 use crate::drain::DrainPlan;
 
 const PLAN: DrainPlan = DrainPlan { within: Duration::from_secs(60), grace: Duration::from_secs(10) };
@@ -142,4 +143,88 @@ fn a_drain_that_begins_while_a_renewal_is_in_flight_is_told_by_the_next() {
     desk.drain();
     desk.outcome(held(1));
     assert_eq!(desk.renewals(), [(1, true)], "at once");
+}
+
+impl Desk {
+    fn stand(&mut self) -> DeskAnswer {
+        self.writer.handle_ask(DeskAsk::Drain(PLAN), self.now)
+    }
+
+    fn undrain(&mut self) -> DeskAnswer {
+        self.writer.handle_ask(DeskAsk::Undrain, self.now)
+    }
+}
+
+#[test]
+fn a_drain_that_the_control_api_asked_for_stops_nothing_cuts_nobody_and_is_taken_back() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[("main", 1)]);
+    assert_eq!(desk.stand(), DeskAnswer::Draining { sessions: 1, is_new: true });
+    assert_eq!(desk.stand(), DeskAnswer::Draining { sessions: 1, is_new: false });
+    assert_eq!(desk.news(), ["shard 0: drain within 60s", "shard 1: drain within 60s"], "told once");
+    assert_eq!(desk.writer.phase(), Phase::Draining);
+    assert_eq!(desk.renewals(), [(1, true)]);
+    desk.poke("a");
+    assert_eq!(free(&desk.pass()), [1], "commands go on");
+    desk.outcome(Outcome::Dispatch(Ok(Routed::Committed(Vec::new()))));
+    for second in (5..200).step_by(5) {
+        desk.at(second * 1000);
+        desk.renewals();
+    }
+    assert_eq!(desk.news(), [] as [&str; 0], "whoever stays is not cut");
+    desk.post(closed("a", 1));
+    desk.renewals();
+    assert_eq!(desk.writer.phase(), Phase::Draining, "nobody is left, and nothing stops");
+    assert_eq!(desk.undrain(), DeskAnswer::Undrained { was_draining: true });
+    assert_eq!(desk.news(), ["shard 0: serving true", "shard 1: serving true"]);
+    assert_eq!(desk.writer.phase(), Phase::Serving);
+    assert_eq!(desk.renewals(), [(0, false)], "told at once");
+    assert_eq!(desk.undrain(), DeskAnswer::Undrained { was_draining: false });
+    assert_eq!(desk.news(), [] as [&str; 0]);
+    desk.enter("b", 2, 1, &[]);
+}
+
+#[test]
+fn a_drain_to_the_stop_takes_the_place_of_one_that_stands_and_is_not_taken_back() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[]);
+    desk.stand();
+    desk.news();
+    desk.at(1_000);
+    desk.drain();
+    assert_eq!(desk.news(), [] as [&str; 0], "nobody is told twice");
+    assert_eq!(desk.undrain(), DeskAnswer::Refused(DeskRefusal::Stopping));
+    assert_eq!(desk.stand(), DeskAnswer::Draining { sessions: 1, is_new: false });
+    for second in (5..71).step_by(5) {
+        desk.at(second * 1000);
+        desk.renewals();
+    }
+    desk.at(70_999);
+    desk.renewals();
+    assert_eq!(desk.writer.phase(), Phase::Draining);
+    desk.at(71_000);
+    assert_eq!(desk.news(), ["shard 0: cut", "shard 1: cut", "shard 0: stop", "shard 1: stop"]);
+    assert_eq!(desk.stand(), DeskAnswer::Refused(DeskRefusal::Stopping));
+    let mut empty = Desk::serving();
+    empty.stand();
+    empty.drain();
+    assert_eq!(empty.writer.phase(), Phase::Stopping, "all have left before");
+}
+
+#[test]
+fn a_gateway_that_was_drained_and_fenced_drains_on_with_its_next_lease() {
+    let mut desk = Desk::serving();
+    desk.enter("a", 1, 1, &[]);
+    desk.stand();
+    desk.news();
+    assert!(desk.queues().contains(&Queue::Lease));
+    desk.at(10_000);
+    assert!(desk.news().contains(&"shard 1: close all, fenced".to_owned()));
+    assert_eq!(desk.writer.phase(), Phase::Waiting);
+    desk.outcome(Outcome::Lease(Err(away())));
+    desk.at(20_000);
+    assert!(desk.queues().contains(&Queue::Lease), "a lease is asked for");
+    desk.outcome(held(2));
+    assert_eq!(desk.news(), ["shard 0: drain within 60s", "shard 1: drain within 60s"]);
+    assert_eq!(desk.writer.phase(), Phase::Draining);
 }

@@ -18,7 +18,7 @@ use prost::Message;
 use rand::Rng;
 use tokio::time::Instant;
 
-use super::super::call::{Arrival, Call};
+use super::super::call::{Arrival, Call, Target};
 use super::super::end::{End, EndKind};
 use super::super::observer::NodeEvent;
 use super::super::redial::Redial;
@@ -48,12 +48,17 @@ pub(super) struct Parting {
 }
 
 impl NodeTask {
-    pub(super) fn dial(&mut self) -> Dial {
+    /// Where the present session was dialled, or the next one is.
+    pub(super) fn session_target(&self) -> Target {
         let turns = self.options.elsewhere.len() + 1;
-        let target = match self.dials % turns {
+        match self.dials % turns {
             0 => self.options.target.clone(),
             turn => self.options.elsewhere[turn - 1].clone(),
-        };
+        }
+    }
+
+    pub(super) fn dial(&mut self) -> Dial {
+        let target = self.session_target();
         let enrolment = self.options.enrolment.clone();
         Box::pin(async move {
             let calling = async {
@@ -77,6 +82,7 @@ impl NodeTask {
             machine: self.options.machine.clone(),
             software_version: env!("CARGO_PKG_VERSION").to_owned(),
             role: self.options.role.clone(),
+            features: self.features(),
             lanes: self.memory.lanes().to_vec(),
             known_commands: self.memory.listed(),
             specs: self.specs.listed(),

@@ -1,0 +1,107 @@
+//! The control API: what services and operators ask of a gateway, over HTTP/2 with internal mTLS, in JSON.
+//!
+//! `listener` owns the connections, `tls` who may open one, `refusal` what is said where nothing was done,
+//! `body` what is taken of a request. What is asked of the writer goes over the `Desk`, which the gateway
+//! brings along; health and metrics come from `Status`.
+//!
+//! 1. Every call but tunnels only hastens what happens anyway: nothing depends on this room.
+//! 2. An answer is JSON, and says what was done; where nothing was, `{"error", "code"}` with a fitting status.
+//! 3. No call waits for another thread longer than `ANSWERED_WITHIN`.
+
+mod body;
+pub(crate) mod calls;
+mod desk;
+mod listener;
+mod refusal;
+mod tls;
+mod tunnels;
+mod vitals;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::{get, post};
+use gateway_core::mail::Post;
+use gateway_core::seam::ToShard;
+use tokio::sync::watch;
+
+use crate::status::Status;
+use crate::tunnel::TunnelDoor;
+
+pub use self::desk::{Desk, DeskAway, DeskFuture, TlsReload};
+pub(crate) use self::listener::serve;
+pub use self::refusal::{Refusal, RefusalWord};
+pub use self::tls::{ApiFile, ApiTls, ApiTlsError};
+pub(crate) use self::vitals::Shards;
+
+/// What the listener of the API is given.
+pub struct ApiConfig {
+    /// Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// What new connections get; another takes its place when files were renewed.
+    pub tls: watch::Receiver<Arc<ApiTls>>,
+    /// Names of clients, each a DNS name or a URI of a certificate; none: whoever the CA vouches for.
+    pub clients: Arc<[String]>,
+    /// Over how long a drain spreads the nodes, where its caller does not say.
+    pub drain_within: Duration,
+    pub desk: Arc<dyn Desk>,
+    /// To each shard, by its number.
+    pub to_shards: Vec<Post<ToShard>>,
+    /// The start of the process's clock.
+    pub started: Instant,
+}
+
+impl std::fmt::Debug for ApiConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiConfig")
+            .field("listen", &self.listen)
+            .field("clients", &self.clients)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the handlers of calls share.
+#[derive(Clone)]
+pub(crate) struct ApiState {
+    pub(crate) status: Arc<dyn Status>,
+    pub(crate) desk: Arc<dyn Desk>,
+    pub(crate) drain_within: Duration,
+    pub(crate) shards: Arc<Shards>,
+    /// `None` where no tunnels are offered.
+    pub(crate) tunnels: Option<TunnelDoor>,
+}
+
+/// Who has opened a connection: every name of its certificate.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) names: Arc<[String]>,
+}
+
+/// The calls, for callers that may have them answered.
+pub(crate) fn router(state: ApiState) -> Router {
+    Router::new()
+        .route("/v1/health", get(|State(state): State<ApiState>| async move { calls::health(&state.status) }))
+        .route("/metrics", get(|State(state): State<ApiState>| async move { calls::scrape(&state.status) }))
+        .route("/v1/dispatch", post(calls::dispatch))
+        .route("/v1/specs", post(calls::specs))
+        .route("/v1/cancel", post(calls::cancel))
+        .route("/v1/revoke", post(calls::revoke))
+        .route("/v1/drain", post(calls::drain))
+        .route("/v1/undrain", post(calls::undrain))
+        .route("/v1/tls/reload", post(calls::reload_tls))
+        .route("/v1/tunnels", post(tunnels::open))
+        .route("/v1/tunnels/close", post(tunnels::close))
+        .route("/v1/sessions", get(calls::sessions))
+        .route("/v1/sessions/{*node}", get(calls::session))
+        .method_not_allowed_fallback(calls::wrong_method)
+        .fallback(calls::unknown)
+        .with_state(state)
+}
+
+/// What a caller is answered whose certificate has none of the names that are allowed.
+pub(crate) fn forbidden() -> Router {
+    Router::new().fallback(calls::forbidden)
+}

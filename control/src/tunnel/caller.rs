@@ -1,0 +1,232 @@
+//! A caller's side of a tunnel that was joined: what it sends, and what it gets.
+//!
+//! Both halves end with the tunnel; the caller may let go of either, and the room hears of it.
+//!
+//! 1. The caller's body is read only while the direction to the node has room.
+//! 2. What the caller has taken is given back to the node's stream, in pieces of some size.
+//! 3. The last frame of the output is `TunnelClosed`. A tunnel that the node has ended gives all that the node
+//!    said before; one that is cut gives nothing more.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
+use gateway_core::seam::ToShard;
+use gateway_core::tunnel::flow::cost_bytes;
+use gateway_core::tunnel::{
+    FromTunnels, MAX_TUNNEL_FRAME_BYTES, TunnelClose, TunnelFlow, TunnelFrame, TunnelId, TunnelKey,
+};
+use gateway_proto::framing::Deframer;
+use hyper::body::Frame;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Ask, FromNode, broken, wire};
+
+/// The messages of a caller's body.
+pub(crate) struct Messages {
+    body: Body,
+    deframer: Deframer,
+}
+
+impl Messages {
+    pub(crate) fn of(body: Body) -> Self {
+        Self { body, deframer: Deframer::new(MAX_TUNNEL_FRAME_BYTES) }
+    }
+
+    /// The next message; `None` at the end of the body.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, TunnelClose> {
+        loop {
+            if let Some(message) = self.deframer.next().map_err(|error| broken(&error.to_string()))? {
+                return Ok(Some(message));
+            }
+            let next = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
+            match next {
+                None if self.deframer.buffered_bytes() > 0 => {
+                    return Err(broken("the body ended inside a message"));
+                }
+                None => return Ok(None),
+                Some(Err(_)) => return Err(TunnelClose::CallerGone),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.deframer.push(data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a caller sends.
+pub(crate) struct CallerInput {
+    id: TunnelId,
+    stream: TunnelKey,
+    courier: mpsc::UnboundedSender<ToShard>,
+    asks: mpsc::UnboundedSender<Ask>,
+    grants: mpsc::UnboundedReceiver<usize>,
+    flow: TunnelFlow,
+}
+
+impl CallerInput {
+    pub(super) fn new(
+        id: TunnelId,
+        stream: TunnelKey,
+        courier: mpsc::UnboundedSender<ToShard>,
+        asks: mpsc::UnboundedSender<Ask>,
+        grants: mpsc::UnboundedReceiver<usize>,
+        window_bytes: usize,
+    ) -> Self {
+        Self { id, stream, courier, asks, grants, flow: TunnelFlow::new(window_bytes) }
+    }
+
+    /// Carries the caller's messages until they end, or the tunnel does.
+    pub(crate) async fn carry(mut self, mut messages: Messages) {
+        if let Err(close) = self.carry_all(&mut messages).await {
+            // The room is gone only with its thread.
+            let _ = self.asks.send(Ask::Ended(self.id, close));
+        }
+    }
+
+    async fn carry_all(&mut self, messages: &mut Messages) -> Result<(), TunnelClose> {
+        loop {
+            let message = tokio::select! {
+                message = messages.next() => message?,
+                granted = self.grants.recv() => match granted {
+                    Some(bytes) => {
+                        self.flow.handle_grant(bytes);
+                        continue;
+                    }
+                    None => return Ok(()),
+                },
+            };
+            let frame = match message {
+                Some(message) => wire::decode(message)?,
+                None if self.flow.is_over() => None,
+                None => Some(TunnelFrame::HalfClose),
+            };
+            let is_end = frame == Some(TunnelFrame::HalfClose);
+            if let Some(frame) = frame
+                && !self.send(frame).await?
+            {
+                return Ok(());
+            }
+            if is_end {
+                // Only to know when the tunnel is over: the rest of the body, if any, is not read.
+                while self.grants.recv().await.is_some() {}
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends a frame when it fits. Whether the tunnel is still there.
+    async fn send(&mut self, frame: TunnelFrame) -> Result<bool, TunnelClose> {
+        self.flow.handle_frame(&frame)?;
+        while !self.flow.fits(&frame) {
+            match self.grants.recv().await {
+                Some(bytes) => self.flow.handle_grant(bytes),
+                None => return Ok(false),
+            }
+        }
+        self.flow.handle_sent(&frame);
+        if frame == TunnelFrame::HalfClose {
+            let _ = self.asks.send(Ask::HalfClosed(self.id));
+        }
+        let word = FromTunnels::Frame { stream: self.stream, frame };
+        Ok(self.courier.send(ToShard::Tunnel(word)).is_ok())
+    }
+}
+
+/// What a caller gets, as the body of its answer.
+pub(crate) struct CallerOutput {
+    id: TunnelId,
+    stream: TunnelKey,
+    courier: mpsc::UnboundedSender<ToShard>,
+    asks: mpsc::UnboundedSender<Ask>,
+    frames: mpsc::UnboundedReceiver<FromNode>,
+    cut: Option<oneshot::Receiver<TunnelClose>>,
+    ungranted: usize,
+    grant_at: usize,
+    is_over: bool,
+}
+
+impl CallerOutput {
+    pub(super) fn new(
+        id: TunnelId,
+        stream: TunnelKey,
+        courier: mpsc::UnboundedSender<ToShard>,
+        asks: mpsc::UnboundedSender<Ask>,
+        frames: mpsc::UnboundedReceiver<FromNode>,
+        cut: oneshot::Receiver<TunnelClose>,
+        window_bytes: usize,
+    ) -> Self {
+        let grant_at = window_bytes / 4;
+        Self { id, stream, courier, asks, frames, cut: Some(cut), ungranted: 0, grant_at, is_over: false }
+    }
+
+    fn grant(&mut self) {
+        if self.ungranted > 0 {
+            let bytes = std::mem::take(&mut self.ungranted);
+            let word = FromTunnels::Grant { stream: self.stream, bytes };
+            // It ends with its shard, whose streams have ended then.
+            let _ = self.courier.send(ToShard::Tunnel(word));
+        }
+    }
+
+    fn end(&mut self, close: &TunnelClose) -> Bytes {
+        self.is_over = true;
+        self.cut = None;
+        wire::closed(close)
+    }
+
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        if let Some(cut) = &mut self.cut
+            && let Poll::Ready(close) = Pin::new(cut).poll(context)
+        {
+            match close {
+                Ok(close) => return Poll::Ready(Some(self.end(&close))),
+                // The node has ended it: what it said comes first.
+                Err(_) => self.cut = None,
+            }
+        }
+        match self.frames.poll_recv(context) {
+            Poll::Ready(Some(FromNode::Frame(frame))) => {
+                self.ungranted += cost_bytes(&frame);
+                if self.ungranted >= self.grant_at {
+                    self.grant();
+                }
+                Poll::Ready(Some(wire::encode(frame)))
+            }
+            Poll::Ready(Some(FromNode::Finished)) => Poll::Ready(Some(self.end(&TunnelClose::Finished))),
+            // Only with the room.
+            Poll::Ready(None) => Poll::Ready(Some(self.end(&TunnelClose::Stopping))),
+            Poll::Pending => {
+                self.grant();
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl HttpBody for CallerOutput {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.poll_bytes(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+impl Drop for CallerOutput {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _ = self.asks.send(Ask::Ended(self.id, TunnelClose::CallerGone));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What tunnels cost, measured: bytes a second against a bare TLS relay of the same bytes in one run, and the memory
+//! of a thousand tunnels at once. Figures are printed, not judged: a test has no bars of time.
+//!
+//! `cargo test --release -p gateway --test tunnel_figures -- --ignored --nocapture`
+//!
+//! 1. Both relays carry the same bytes, between the same kinds of ends, in turn.
+//! 2. What a thousand tunnels must do is judged: each gives back what it gets, and nothing of them is left.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use gateway_control::client::{GatewayClient, Said};
+use gateway_testbed::node::{Node, NodeOptions, TunnelTaker};
+use rustls_pki_types::ServerName;
+use support::tunnels::{TunnelStage, data_until, say};
+use support::{SOON, measured, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+const PIECE_BYTES: usize = 32 << 10;
+const ROUNDS: usize = 3;
+
+fn megabytes() -> u64 {
+    std::env::var("GATEWAY_TUNNEL_MB").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
+}
+
+/// Bytes a second, in MB.
+fn rate(bytes: u64, took: Duration) -> f64 {
+    bytes as f64 / 1e6 / took.as_secs_f64()
+}
+
+async fn through_a_tunnel(stage: &TunnelStage, bytes: u64) -> f64 {
+    let mut wish = stage.wish("n1", "source");
+    wish.parameters.insert("bytes".to_owned(), bytes.to_string());
+    let mut tunnel = stage.opened(&wish).await;
+    let (began, mut received) = (Instant::now(), 0);
+    while received < bytes {
+        match within(SOON * 3, "data", tunnel.receiver.next()).await.unwrap() {
+            Said::Data(data) => received += data.len() as u64,
+            other => panic!("{other:?} after {received} bytes"),
+        }
+    }
+    rate(bytes, began.elapsed())
+}
+
+/// A source, a relay on a thread of its own, and a sink, all over TLS.
+async fn through_a_bare_relay(stage: &TunnelStage, bytes: u64) -> f64 {
+    let server = Arc::new(stage.world.pki.internal_server_config().unwrap());
+    let client = stage.files.client_config().unwrap();
+    let name = || ServerName::try_from("localhost").unwrap();
+    let source = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let source_address = source.local_addr().unwrap();
+    let acceptor = TlsAcceptor::from(Arc::clone(&server));
+    let sourcing = tokio::spawn(async move {
+        let mut stream = acceptor.accept(source.accept().await.unwrap().0).await.unwrap();
+        let piece = vec![b'x'; PIECE_BYTES];
+        let mut left = bytes;
+        while left > 0 {
+            let some = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
+            stream.write_all(&piece[..some]).await.unwrap();
+            left -= some as u64;
+        }
+        stream.shutdown().await.unwrap();
+    });
+    let relay = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    relay.set_nonblocking(true).unwrap();
+    let relay_address = relay.local_addr().unwrap();
+    let connector = TlsConnector::from(Arc::clone(&client));
+    let relaying = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let listener = TcpListener::from_std(relay).unwrap();
+            let mut down =
+                TlsAcceptor::from(server).accept(listener.accept().await.unwrap().0).await.unwrap();
+            let up = TcpStream::connect(source_address).await.unwrap();
+            let mut up = connector.connect(name(), up).await.unwrap();
+            let mut space = vec![0; 64 << 10];
+            loop {
+                let some = up.read(&mut space).await.unwrap();
+                if some == 0 {
+                    break;
+                }
+                down.write_all(&space[..some]).await.unwrap();
+            }
+            down.shutdown().await.unwrap();
+        });
+    });
+    let tcp = TcpStream::connect(relay_address).await.unwrap();
+    let mut stream = TlsConnector::from(client).connect(name(), tcp).await.unwrap();
+    let (began, mut received) = (Instant::now(), 0u64);
+    let mut space = vec![0; 64 << 10];
+    while received < bytes {
+        received += within(SOON, "data", stream.read(&mut space)).await.unwrap() as u64;
+    }
+    let rate = rate(bytes, began.elapsed());
+    drop(stream);
+    sourcing.await.unwrap();
+    let _ = relaying.join();
+    rate
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: with --release, on a quiet machine"]
+async fn throughput_against_a_bare_relay() {
+    let stage = TunnelStage::new("tunnel_throughput", "").await;
+    let _node = stage.node("n1").await;
+    let bytes = megabytes() * 1_000_000;
+    let (mut tunnels, mut bares) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        bares.push(through_a_bare_relay(&stage, bytes).await);
+        tunnels.push(through_a_tunnel(&stage, bytes).await);
+    }
+    let best = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
+    for (what, rates) in [("bare TLS relay", &bares), ("tunnel", &tunnels)] {
+        measured(&format!("{what}, MB/s by round"), format!("{rates:.0?}"));
+    }
+    measured(
+        "tunnel against bare relay, best rounds",
+        format!("{:.0} %", 100.0 * best(&tunnels) / best(&bares)),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: with --release, on a quiet machine"]
+async fn a_thousand_tunnels_at_once() {
+    const NODES: usize = 50;
+    const EACH: usize = 20;
+    let stage = TunnelStage::new("tunnel_thousand", "[tunnels]\nmax = 1200\nmax_per_node = 32\n").await;
+    let mint = stage.authority.mint();
+    let shape = |options: &mut NodeOptions| options.tunnels = Some(TunnelTaker::of(mint));
+    let nodes: Vec<Node> = stage.world.nodes("t", NODES, "g1", shape).await;
+    let clients: Vec<GatewayClient> =
+        (0..8).map(|_| GatewayClient::new(&stage.url, stage.files.clone()).unwrap()).collect();
+    let resident = |stage: &TunnelStage| stage.gateway.usage().unwrap().rss_bytes as f64 / 1e6;
+    let before = resident(&stage);
+    let began = Instant::now();
+    let mut tunnels = Vec::new();
+    for round in 0..EACH {
+        let wishes: Vec<_> = (0..nodes.len())
+            .map(|at| (stage.wish(&format!("t-{at:03}"), "echo"), &clients[(round + at) % clients.len()]))
+            .collect();
+        let opening = wishes.iter().map(|(wish, client)| client.open_tunnel(wish));
+        for tunnel in futures_util::future::join_all(opening).await {
+            tunnels.push(tunnel.unwrap());
+        }
+    }
+    measured("tunnels at once", tunnels.len());
+    measured("opening them", support::seconds(began));
+    measured("resident memory before and with them, MB", format!("{before:.1}, {:.1}", resident(&stage)));
+    let per_tunnel = (resident(&stage) - before) * 1e3 / tunnels.len() as f64;
+    measured("a tunnel at rest, kB of the gateway's memory", format!("{per_tunnel:.1}"));
+    let began = Instant::now();
+    let mut longest = Duration::ZERO;
+    for tunnel in &mut tunnels {
+        let asked = Instant::now();
+        say(tunnel, "hello").await;
+        data_until(tunnel, "hello").await;
+        longest = longest.max(asked.elapsed());
+    }
+    measured("an echo over each, one after the other", support::seconds(began));
+    measured("the longest of them", format!("{longest:?}"));
+    // All at once, each a window's worth and more.
+    let began = Instant::now();
+    let filling = tunnels.iter_mut().map(async |tunnel| {
+        let piece = Bytes::from(vec![7; 100_000]);
+        let sending = tunnel.sender.data(piece);
+        let receiving = async {
+            let mut left = 100_000usize;
+            while left > 0 {
+                let Said::Data(data) = tunnel.receiver.next().await.unwrap() else { panic!("no data") };
+                left -= data.len();
+            }
+        };
+        let (sent, ()) = tokio::join!(sending, receiving);
+        sent.unwrap();
+    });
+    within(SOON * 6, "an echo of 100 kB over all", futures_util::future::join_all(filling)).await;
+    let rate = rate(100_000 * tunnels.len() as u64, began.elapsed());
+    measured(
+        "100 kB there and back over all at once",
+        format!("{} ({rate:.0} MB/s each way)", support::seconds(began)),
+    );
+    measured("resident memory after it, MB", format!("{:.1}", resident(&stage)));
+    drop(tunnels);
+    stage.at_rest().await;
+    measured("resident memory at rest again, MB", format!("{:.1}", resident(&stage)));
+}
