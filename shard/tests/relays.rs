@@ -74,7 +74,7 @@ fn a_renewal_and_a_secret_are_asked_for_the_identity_of_the_certificate() {
         let request = gateway.relays.next().await;
         let Asked::Renew(identity, renew) = &request.asked else { panic!("{request:?}") };
         assert_eq!(identity.node.as_str(), "spiffe://test.example/site/lab/node/n-1");
-        assert_eq!((identity.certificate_serial.as_str(), &renew.csr_der.0[..]), ("0ABC01", &b"csr2"[..]));
+        assert_eq!((identity.certificate_serial.as_str(), &renew.csr_der.0[..]), ("ABC01", &b"csr2"[..]));
         let issued = Issued { chain_pem: "next".into(), ..Issued::default() };
         gateway.relays.answer(request.key, Ok(Answered::Issued(issued)));
         assert_eq!(call.message::<v1::RenewResponse>().await.unwrap().certificate_chain_pem, "next");
