@@ -1,16 +1,18 @@
 //! Who may open a session or join now, and when the others should come back.
 //!
 //! One `Admission` serves all shards of a gateway; it is made of atomics alone. Three bounds, in this
-//! order: a token bucket over opens and joins, the streams, the Hellos that wait for the database. Who is
+//! order: a token bucket over opens, the streams, the Hellos that wait for the database. Who is
 //! refused gets a place in a queue that exists only as times: each bound remembers the last moment
 //! that it promised to someone, and promises the next caller one step later, where a step is the
 //! measured time in which the bound makes room for one. So a herd comes back as a file.
-//! Beside them it bounds the connections of peers without a certificate, who are given no promise.
+//! Beside them it bounds the connections of peers without a certificate, who are given no promise, and
+//! the joins, which anybody may ask for: by a bucket and a queue of their own.
 //!
 //! 1. No count ever exceeds its bound, not even for an instant.
 //! 2. A refusal changes no count and takes no token.
 //! 3. A delay is at least `MIN_RETRY` and at most `MAX_RETRY`.
 //! 4. Measures may be off by what races; bounds may not.
+//! 5. Nothing that a peer without a certificate sends delays the open of a node.
 
 mod pace;
 
@@ -33,6 +35,8 @@ pub const MAX_RETRY: Duration = Duration::from_secs(60);
 pub struct Admission {
     bucket: TokenBucket,
     bucket_promises: Promises,
+    joins: TokenBucket,
+    join_promises: Promises,
     streams: Room,
     pending_hellos: Room,
     anonymous: Room,
@@ -55,6 +59,8 @@ impl Admission {
         Self {
             bucket,
             bucket_promises: Promises::default(),
+            joins: TokenBucket::new(limits.joins_per_second, limits.joins_burst, now),
+            join_promises: Promises::default(),
             streams: Room::new(limits.streams, guess, now),
             pending_hellos: Room::new(limits.pending_hellos, guess, now),
             anonymous: Room::new(limits.anonymous_connections, guess, now),
@@ -86,11 +92,15 @@ impl Admission {
         Ok(())
     }
 
-    /// A node asks to join: it takes a token as one who opens a stream does, and nothing else.
+    /// Somebody asks to join, with a request that is whole: it takes a token, and nothing else.
+    ///
+    /// The protocol's text has one bucket over opens and joins. They are apart here: who joins has proven
+    /// nothing, and a stranger who took the tokens of opens, or their places in the queue, would keep out
+    /// every node with a certificate.
     pub fn handle_join(&self, random: u64, now: Moment) -> Result<(), CloseReason> {
-        self.bucket.take(now).map_err(|free_in| {
-            let step = self.bucket.step();
-            refused(AdmissionBound::OpensPerSecond, self.bucket_promises.promise(free_in, step, random, now))
+        self.joins.take(now).map_err(|free_in| {
+            let step = self.joins.step();
+            refused(AdmissionBound::JoinsPerSecond, self.join_promises.promise(free_in, step, random, now))
         })
     }
 

@@ -64,8 +64,11 @@ pub enum CloseReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AdmissionBound {
     OpensPerSecond,
+    JoinsPerSecond,
     Streams,
     PendingHellos,
+    /// Of the calls that are passed on.
+    Relays,
 }
 
 impl CloseReason {
@@ -139,11 +142,17 @@ impl fmt::Display for CloseReason {
             Self::Refused { bound: AdmissionBound::OpensPerSecond, .. } => {
                 f.write_str("too many sessions are being opened; retry after the given delay")
             }
+            Self::Refused { bound: AdmissionBound::JoinsPerSecond, .. } => {
+                f.write_str("too many machines are joining; retry after the given delay")
+            }
             Self::Refused { bound: AdmissionBound::Streams, .. } => {
                 f.write_str("the gateway holds as many sessions as it may; retry after the given delay")
             }
             Self::Refused { bound: AdmissionBound::PendingHellos, .. } => {
                 f.write_str("too many Hellos wait for the database; retry after the given delay")
+            }
+            Self::Refused { bound: AdmissionBound::Relays, .. } => {
+                f.write_str("too many calls are being passed on; retry after the given delay")
             }
             Self::Expired => {
                 f.write_str("the node's certificate has expired; reconnect with a renewed one, or join again")

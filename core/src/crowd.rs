@@ -34,6 +34,11 @@ impl Crowd {
         may_stay
     }
 
+    /// Whether another connection under this certificate might stay.
+    pub fn has_room(&self, certificate: SerialKey) -> bool {
+        self.of_each.get(&certificate).is_none_or(|count| *count < self.most)
+    }
+
     /// One that was let in has left.
     pub fn handle_departure(&mut self, certificate: SerialKey) {
         let count = self.of_each.get_mut(&certificate);

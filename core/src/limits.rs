@@ -80,6 +80,10 @@ const MAX_SPEC_BYTES_TO_A_NODE: usize = 1 << 20;
 pub const MAX_SECTIONS_WITH_WRITER: usize = 16;
 /// Calls to be passed on that one shard has open: being received, waiting for their answer, being answered.
 pub const MAX_RELAYS_PER_SHARD: usize = 256;
+/// Of those, what joins may have, and all others not.
+pub const MAX_JOINS_PER_SHARD: usize = MAX_RELAYS_PER_SHARD / 2;
+/// Of those, what one certificate may have.
+pub const MAX_RELAYS_PER_CERTIFICATE: u32 = 4;
 /// What calls of all shards that wait for the relays may weigh.
 pub const MAX_RELAY_BYTES: usize = 8 << 20;
 /// Revoked certificates that a gateway remembers, 16 bytes each, for all its shards together.
@@ -137,6 +141,9 @@ pub struct Limits {
     pub anonymous_connections: usize,
     pub opens_per_second: u32,
     pub opens_burst: u32,
+    /// Joins, which anybody may ask for, have a bucket of their own.
+    pub joins_per_second: u32,
+    pub joins_burst: u32,
     pub batch_entries: usize,
     pub batch_bytes: usize,
     /// Calls of one kind (Join, Renew, FetchSecret) that are under way to their service.
@@ -184,6 +191,8 @@ impl Default for Limits {
             anonymous_connections: 1_024,
             opens_per_second: 200,
             opens_burst: 200,
+            joins_per_second: 50,
+            joins_burst: 50,
             batch_entries: MAX_BATCH_ENTRIES,
             batch_bytes: 16 << 20,
             relays_in_flight: 32,

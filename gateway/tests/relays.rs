@@ -361,6 +361,11 @@ async fn a_service_that_hangs_holds_up_no_session_and_no_other_service() {
     codes.sort_unstable();
     assert_eq!(codes, [RESOURCE_EXHAUSTED, UNAVAILABLE, UNAVAILABLE, UNAVAILABLE], "{:?}", begun.elapsed());
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let log = stage.log();
+    assert!(
+        log.contains("a service can't be used") && log.contains("it has not answered a call for"),
+        "{log}"
+    );
     // Another kind of call is not behind them: it is refused by what its own service says.
     stage.authority.set_mood(Mood::Well);
     let enrolment = stage.enrolment(&stage.authority.mint_token("n1", LONG));

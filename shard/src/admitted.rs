@@ -1,7 +1,7 @@
 //! A session's place under the gateway's bounds.
 //!
-//! 1. What admission gave is given back once, by whatever way the session ends: first that its Hello
-//!    has an outcome or never will, then the stream.
+//! 1. What admission gave is given back once, by whatever way the session ends, and when it does, not when its
+//!    end was read: first that its Hello has an outcome or never will, then the stream.
 
 use std::rc::Rc;
 

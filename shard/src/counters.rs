@@ -42,13 +42,16 @@ impl Counter {
 pub struct ShardCounters {
     /// Gauge: open TCP connections, those in the handshake included.
     pub connections: Counter,
-    /// Gauge: sessions, from admission to the end of the stream.
+    /// Gauge: sessions, from admission to their end.
     pub sessions: Counter,
     /// Sessions admitted.
     pub opens: Counter,
     pub refused_opens_per_second: Counter,
+    pub refused_joins_per_second: Counter,
     pub refused_streams: Counter,
     pub refused_pending_hellos: Counter,
+    /// Calls to be passed on that found no place.
+    pub refused_relays: Counter,
     /// Calls that were taken to be passed on to a service: Join, Renew, FetchSecret.
     pub relays: Counter,
     /// Gauge: streams of nodes for tunnels, those that have not said for which included.
@@ -105,10 +108,14 @@ impl ShardCounters {
             CloseReason::Refused { bound: AdmissionBound::OpensPerSecond, .. } => {
                 self.refused_opens_per_second.one_more();
             }
+            CloseReason::Refused { bound: AdmissionBound::JoinsPerSecond, .. } => {
+                self.refused_joins_per_second.one_more();
+            }
             CloseReason::Refused { bound: AdmissionBound::Streams, .. } => self.refused_streams.one_more(),
             CloseReason::Refused { bound: AdmissionBound::PendingHellos, .. } => {
                 self.refused_pending_hellos.one_more();
             }
+            CloseReason::Refused { bound: AdmissionBound::Relays, .. } => self.refused_relays.one_more(),
             CloseReason::BadCertificate(_)
             | CloseReason::Revoked(_)
             | CloseReason::Expired

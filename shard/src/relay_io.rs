@@ -4,10 +4,11 @@
 //! and what a service's status means, is decided by `gateway_core::relay`.
 //!
 //! 1. A shard never waits: the answer comes as mail (`ToShard::Relayed`), to the slot of its call.
-//! 2. At most `MAX_RELAYS_PER_SHARD` are open; a request must come within `hello_timeout`, its answer within
+//! 2. How many are open, and how many of one peer, `relay::places` decides; a request must come within `hello_timeout`, its answer within
 //!    `relay_timeout` and a moment, even if the relays' thread stands still.
-//! 3. A node that goes away takes nothing back: what a service has begun for it goes on to its end.
-//! 4. What is asked and answered is on no log line.
+//! 3. An answer must be read within `send_timeout`, however busily its peer reads.
+//! 4. A node that goes away takes nothing back: what a service has begun for it goes on to its end.
+//! 5. What is asked and answered is on no log line.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,13 +16,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use gateway_core::close::{AdmissionBound, CloseReason};
+use gateway_core::close::CloseReason;
 use gateway_core::ids::ShardId;
-use gateway_core::limits::MAX_RELAYS_PER_SHARD;
 use gateway_core::mail::{Post, PostError};
+use gateway_core::relay::places::RelayPlaces;
 use gateway_core::relay::{
     Answered, Asked, MAX_REQUEST_BYTES, Refusal, RelayAnswer, RelayKey, RelayKind, RelayRequest,
 };
+use gateway_core::revocation::SerialKey;
 use gateway_core::time::Moment;
 use slab::Slab;
 
@@ -45,6 +47,7 @@ pub(crate) struct RelayDesk {
     shard: ShardId,
     post: Post<RelayRequest>,
     slots: RefCell<Slab<Rc<Slot>>>,
+    places: RefCell<RelayPlaces>,
     next_serial: Cell<u32>,
 }
 
@@ -55,15 +58,22 @@ struct Slot {
     outcome: RefCell<Option<Result<Answered, Refusal>>>,
 }
 
-/// A call's slot, as long as the call lasts.
+/// A call's slot and its place, as long as the call lasts.
 struct SlotLease {
     desk: Rc<RelayDesk>,
+    certificate: Option<SerialKey>,
     slot: Rc<Slot>,
 }
 
 impl RelayDesk {
     pub(crate) fn new(shard: ShardId, post: Post<RelayRequest>) -> Rc<Self> {
-        Rc::new(Self { shard, post, slots: RefCell::default(), next_serial: Cell::new(0) })
+        Rc::new(Self {
+            shard,
+            post,
+            slots: RefCell::default(),
+            places: RefCell::default(),
+            next_serial: Cell::new(0),
+        })
     }
 
     /// Leaves the answer for its call; dropped where the call is gone.
@@ -76,11 +86,13 @@ impl RelayDesk {
         }
     }
 
-    fn lease(self: &Rc<Self>, bell: &Arc<Bell>) -> Result<SlotLease, CloseReason> {
+    fn lease(
+        self: &Rc<Self>,
+        bell: &Arc<Bell>,
+        certificate: Option<SerialKey>,
+    ) -> Result<SlotLease, CloseReason> {
+        self.places.borrow_mut().handle_open(certificate)?;
         let mut slots = self.slots.borrow_mut();
-        if slots.len() >= MAX_RELAYS_PER_SHARD {
-            return Err(CloseReason::Refused { bound: AdmissionBound::Streams, retry_after: RETRY_RELAY });
-        }
         let serial = self.next_serial.get();
         self.next_serial.set(serial.wrapping_add(1));
         let entry = slots.vacant_entry();
@@ -88,7 +100,7 @@ impl RelayDesk {
         let key = RelayKey { shard: self.shard, slot, serial };
         let slot = Rc::new(Slot { key, bell: Arc::clone(bell), outcome: RefCell::default() });
         entry.insert(Rc::clone(&slot));
-        Ok(SlotLease { desk: Rc::clone(self), slot })
+        Ok(SlotLease { desk: Rc::clone(self), certificate, slot })
     }
 
     fn ask(&self, request: RelayRequest) -> Result<(), Refusal> {
@@ -105,6 +117,7 @@ impl RelayDesk {
 impl Drop for SlotLease {
     fn drop(&mut self) {
         self.desk.slots.borrow_mut().try_remove(self.slot.key.slot as usize);
+        self.desk.places.borrow_mut().handle_end(self.certificate);
     }
 }
 
@@ -115,8 +128,11 @@ enum State {
     Waiting {
         due_at: Moment,
     },
-    /// What is to be said was said; then this.
-    Ending(CallStatus),
+    /// What is to be said was said; then this, when it was read, and then at the latest.
+    Ending {
+        status: CallStatus,
+        due_at: Moment,
+    },
 }
 
 pub(crate) struct RelayIo {
@@ -140,10 +156,7 @@ impl RelayIo {
             reason
         };
         may_open(shard, asking.kind()).map_err(refuse)?;
-        let lease = shard.relays.lease(bell).map_err(refuse)?;
-        if asking.kind() == RelayKind::Join {
-            shard.admission.handle_join(shard.random(), shard.clock.now()).map_err(refuse)?;
-        }
+        let lease = shard.relays.lease(bell, asking.certificate()).map_err(refuse)?;
         let Some((source, outlet)) = exchange.accept() else { return Ok(None) };
         shard.counters.relays.one_more();
         shard.rest.note_activity();
@@ -159,8 +172,8 @@ impl RelayIo {
 
     /// Carries what there is to carry. `Ready` when the call is over.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<Afterwards> {
-        if self.shard.stage.get() == Stage::Stopping && !matches!(self.state, State::Ending(_)) {
-            self.state = State::Ending(CallStatus::from(&CloseReason::Stopping));
+        if self.shard.stage.get() == Stage::Stopping && !matches!(self.state, State::Ending { .. }) {
+            self.state = self.ending(CallStatus::from(&CloseReason::Stopping), now);
         }
         if let State::Receiving { due_at } = self.state {
             self.receive(context, due_at, now);
@@ -171,7 +184,7 @@ impl RelayIo {
         match self.outbox.poll_flush(context, now) {
             Flush::PeerGone => Poll::Ready(Afterwards::Serve),
             Flush::Stalled => {
-                if self.stall_deadline().is_none_or(|deadline| deadline > now) {
+                if self.farewell_deadline().is_none_or(|deadline| deadline > now) {
                     return Poll::Pending;
                 }
                 self.outbox.clear();
@@ -179,7 +192,7 @@ impl RelayIo {
                 Poll::Ready(Afterwards::Close)
             }
             Flush::Empty => match &self.state {
-                State::Ending(status) => {
+                State::Ending { status, .. } => {
                     self.outbox.end(status);
                     Poll::Ready(Afterwards::Serve)
                 }
@@ -193,7 +206,7 @@ impl RelayIo {
         match self.state {
             State::Receiving { due_at } => self.reader.deadline().into_iter().chain([due_at]).min(),
             State::Waiting { due_at } => Some(due_at + GRACE),
-            State::Ending(_) => self.stall_deadline(),
+            State::Ending { .. } => self.farewell_deadline(),
         }
     }
 
@@ -203,8 +216,15 @@ impl RelayIo {
         self.outbox.end(&CallStatus::from(reason));
     }
 
-    fn stall_deadline(&self) -> Option<Moment> {
-        self.outbox.stall_deadline(self.shard.limits.send_timeout)
+    /// When what is not read yet is dropped.
+    fn farewell_deadline(&self) -> Option<Moment> {
+        let stall = self.outbox.stall_deadline(self.shard.limits.send_timeout);
+        let end = if let State::Ending { due_at, .. } = self.state { Some(due_at) } else { None };
+        stall.into_iter().chain(end).min()
+    }
+
+    fn ending(&self, status: CallStatus, now: Moment) -> State {
+        State::Ending { status, due_at: now + self.shard.limits.send_timeout }
     }
 
     fn receive(&mut self, context: &mut Context<'_>, due_at: Moment, now: Moment) {
@@ -218,17 +238,28 @@ impl RelayIo {
                 broken("the call ended without a request")
             }
         };
-        self.state = match asked {
+        self.state = match asked.and_then(|asked| self.admit(asked, now)) {
             Ok(asked) => self.pass_on(asked, now),
-            Err(reason) => State::Ending(CallStatus::from(&reason)),
+            Err(reason) => self.ending(CallStatus::from(&reason), now),
         };
+    }
+
+    /// A join takes its token here, when all of it has come: half a request costs nobody one.
+    fn admit(&self, asked: Asked, now: Moment) -> Result<Asked, CloseReason> {
+        if asked.kind() == RelayKind::Join
+            && let Err(reason) = self.shard.admission.handle_join(self.shard.random(), now)
+        {
+            self.shard.counters.count_refusal(&reason);
+            return Err(reason);
+        }
+        Ok(asked)
     }
 
     fn pass_on(&self, asked: Asked, now: Moment) -> State {
         let due_at = now + self.shard.limits.relay_timeout;
         match self.shard.relays.ask(RelayRequest { key: self.lease.slot.key, asked, due_at }) {
             Ok(()) => State::Waiting { due_at },
-            Err(refusal) => State::Ending(CallStatus::from(&refusal)),
+            Err(refusal) => self.ending(CallStatus::from(&refusal), now),
         }
     }
 
@@ -239,13 +270,14 @@ impl RelayIo {
             None => Err(Refusal::unavailable(kind, "did not answer in time; retry")),
             Some(outcome) => outcome,
         };
-        self.state = State::Ending(match outcome {
+        let status = match outcome {
             Ok(answered) => {
                 self.outbox.push(relay_wire::encode(kind, answered));
                 CallStatus::ok()
             }
             Err(refusal) => CallStatus::from(&refusal),
-        });
+        };
+        self.state = self.ending(status, now);
     }
 }
 

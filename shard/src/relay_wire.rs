@@ -13,6 +13,7 @@ use gateway_core::relay::{
     Answered, Asked, FetchSecret, Hidden, Join, MAX_CSR_BYTES, MAX_SECRET_NAME_BYTES, MAX_TOKEN_BYTES,
     RelayKind, Renew,
 };
+use gateway_core::revocation::SerialKey;
 use gateway_core::seam::Identity;
 use gateway_proto::{framing, v1};
 use prost::Message;
@@ -31,6 +32,16 @@ impl Asking {
             Self::Join => RelayKind::Join,
             Self::Renew(_) => RelayKind::Renew,
             Self::FetchSecret(_) => RelayKind::FetchSecret,
+        }
+    }
+
+    /// Whose places the call takes.
+    pub(crate) fn certificate(&self) -> Option<SerialKey> {
+        match self {
+            Self::Join => None,
+            Self::Renew(identity) | Self::FetchSecret(identity) => {
+                Some(SerialKey::of(&identity.certificate_serial))
+            }
         }
     }
 

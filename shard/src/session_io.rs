@@ -7,12 +7,15 @@
 //!    nothing is left or the other side must move first.
 //! 2. The body is read only while the machine wants it.
 //! 3. While the writer's mailbox is full the machine is not asked for messages, so nothing piles up.
-//! 4. The writer learns the end of every session that it was told of, once: see `Dues`.
+//! 4. From its end on a session has `send_timeout` to be read, however busily its peer reads; its place under
+//!    the gateway's bounds is free from its end on.
+//! 5. The writer learns the end of every session that it was told of, once: see `Dues`.
 
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use gateway_core::close::CloseReason;
@@ -44,8 +47,11 @@ pub(crate) struct SessionIo {
     shard: Rc<Shard>,
     bell: Arc<Bell>,
     session: Session,
+    /// When its certificate ends, since 1970.
+    ends_at: Duration,
     slot: SlotLease,
-    admitted: Admitted,
+    /// Until its end.
+    admitted: Option<Admitted>,
     dues: Dues,
     reader: FrameReader,
     reading: Reading,
@@ -55,6 +61,8 @@ pub(crate) struct SessionIo {
     /// Among the sessions that take tunnels.
     place: Option<SessionPlace>,
     end: Option<CloseReason>,
+    /// When what its node has not read of the end is dropped.
+    farewell_due_at: Option<Moment>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,8 +116,9 @@ impl SessionIo {
             reader: FrameReader::new(source, limits.frame_bytes, shard, bell)
                 .awaiting_hello(identity.node.clone(), limits.hello_bytes()),
             session: Session::new(key, identity, Arc::clone(limits), now).with_expiry(expires_at),
+            ends_at: certificate.ends_at,
             slot,
-            admitted,
+            admitted: Some(admitted),
             dues: Dues { shard: Rc::clone(shard), key, node, closed_owed: false },
             reading: Reading::On,
             outbox: Outbox::new(outlet, bell),
@@ -117,6 +126,7 @@ impl SessionIo {
             room_wait: None,
             place: None,
             end: None,
+            farewell_due_at: None,
             bell: Arc::clone(bell),
             shard: Rc::clone(shard),
         })
@@ -139,19 +149,19 @@ impl SessionIo {
             }
             self.give_to_node(context, now);
             if look == Look::Nothing || !self.session.wants_read() {
-                return self.poll_end();
+                return self.poll_end(now);
             }
         }
         self.give_to_node(context, now);
         self.bell.ring();
-        self.poll_end()
+        self.poll_end(now)
     }
 
     /// When `poll` must be called, though nothing rang.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         let reading = if self.reading == Reading::On { self.reader.deadline() } else { None };
         let stall = self.outbox.stall_deadline(self.shard.limits.send_timeout);
-        [self.session.next_deadline(), reading, stall].into_iter().flatten().min()
+        [self.session.next_deadline(), reading, stall, self.farewell_due_at].into_iter().flatten().min()
     }
 
     /// Whether nothing that was said to the node waits here.
@@ -247,6 +257,8 @@ impl SessionIo {
                 self.shard.counters.frames_in_by_kind.count(frame.kind());
                 if matches!(frame, NodeFrame::Heartbeat(_)) {
                     self.slot.note_heartbeat(now);
+                    let expires_at = now + self.shard.listener_tls.time_left(self.ends_at);
+                    self.session.handle_expiry(expires_at, now);
                 }
                 self.session.handle_frame(frame, bytes, now);
             }
@@ -309,8 +321,10 @@ impl SessionIo {
         if self.session.has_sent_specs() {
             self.give_to_writer();
         }
-        if !self.session.hello_is_pending() {
-            self.admitted.note_hello_done();
+        if !self.session.hello_is_pending()
+            && let Some(admitted) = &mut self.admitted
+        {
+            admitted.note_hello_done();
         }
     }
 
@@ -322,11 +336,15 @@ impl SessionIo {
         }
     }
 
-    fn poll_end(&mut self) -> Poll<Afterwards> {
+    fn poll_end(&mut self, now: Moment) -> Poll<Afterwards> {
         if self.end.is_none() {
             self.end = self.session.poll_end();
             // What the end made the machine owe, `Closed` above all.
             self.give_to_writer();
+            if self.end.is_some() {
+                self.admitted = None;
+                self.farewell_due_at = Some(now + self.shard.limits.send_timeout);
+            }
         }
         match &self.end {
             None => Poll::Pending,
@@ -336,7 +354,14 @@ impl SessionIo {
                 self.outbox.end(&CallStatus::from(&CloseReason::SlowPeer));
                 Poll::Ready(Afterwards::Close)
             }
-            Some(_) if !self.outbox.is_empty() => Poll::Pending,
+            Some(reason) if !self.outbox.is_empty() => {
+                if self.farewell_due_at.is_some_and(|due_at| due_at > now) {
+                    return Poll::Pending;
+                }
+                self.outbox.clear();
+                self.outbox.end(&CallStatus::from(reason));
+                Poll::Ready(Afterwards::Close)
+            }
             Some(reason) => {
                 self.outbox.end(&CallStatus::from(reason));
                 Poll::Ready(Afterwards::Serve)

@@ -10,6 +10,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use gateway_core::close::CloseReason;
 use gateway_core::frame::Command;
 use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq, SessionEpoch};
 use gateway_core::limits::Limits;
@@ -327,6 +328,42 @@ fn a_node_that_does_not_read_is_cut_and_others_are_served() {
         assert_eq!(deaf.end().await.status, 14);
         assert_eq!(gateway.writer.closed().await, key);
         until("its connection goes", || gateway.counters[0].connections.get() == 1).await;
+    });
+}
+
+/// A peer that reads a kilobyte each tenth of a second: never so slow that it stalls.
+async fn sipper(gateway: &Gateway) -> Client {
+    let mut http2 = h2::client::Builder::new();
+    http2.initial_window_size(1024);
+    let node = gateway.pki.node("sipper");
+    Client::connect_with(gateway.addr, &gateway.pki.roots, Some(&node), &http2).await.unwrap()
+}
+
+const SIP: Duration = Duration::from_millis(100);
+
+#[test]
+fn a_session_that_ended_is_over_however_busily_its_node_reads_what_is_left() {
+    story(async {
+        let limits = Limits { send_timeout: Duration::from_secs(2), ..Limits::default() };
+        let mut gateway = Gateway::start(limits);
+        let mut node = sipper(&gateway).await;
+        let (mut session, _) = node.session().await;
+        let key = gateway.writer.hello().await.key;
+        let commands = || vec![command(1, 512 << 10)];
+        gateway.tell_all_and_wait(|| ToShard::Session { key, news: SessionNews::Commands(commands()) }).await;
+        until("some of it is sent", || gateway.counters[0].frames_out.get() >= 2).await;
+        gateway
+            .tell_all_and_wait(|| ToShard::Session { key, news: SessionNews::Close(CloseReason::Superseded) })
+            .await;
+        let sipping = session.sip(SIP);
+        let over = async {
+            until("its place is given back", || gateway.admission.streams() == 0).await;
+            assert_eq!(gateway.counters[0].connections.get(), 1, "while the farewell is still being read");
+            until("its connection goes", || gateway.counters[0].connections.get() == 0).await;
+        };
+        let ((), ()) = futures_util::future::join(sipping, over).await;
+        assert_eq!(session.end().await.status, 10, "it is told why");
+        assert_eq!(gateway.writer.closed().await, key);
     });
 }
 

@@ -16,6 +16,7 @@ use gateway_core::relay::{Answered, Asked, Hidden, Issued, Refusal, RefusalCode,
 use gateway_core::seam::ToShard;
 use gateway_proto::framing::encode;
 use gateway_proto::{path, v1};
+use rcgen::ExtendedKeyUsagePurpose;
 use support::client::{Call, Client};
 use support::{Gateway, soon, story, until};
 
@@ -73,7 +74,7 @@ fn a_renewal_and_a_secret_are_asked_for_the_identity_of_the_certificate() {
         let request = gateway.relays.next().await;
         let Asked::Renew(identity, renew) = &request.asked else { panic!("{request:?}") };
         assert_eq!(identity.node.as_str(), "spiffe://test.example/site/lab/node/n-1");
-        assert_eq!((identity.certificate_serial.as_str(), &renew.csr_der.0[..]), ("0ABC01", &b"csr2"[..]));
+        assert_eq!((identity.certificate_serial.as_str(), &renew.csr_der.0[..]), ("ABC01", &b"csr2"[..]));
         let issued = Issued { chain_pem: "next".into(), ..Issued::default() };
         gateway.relays.answer(request.key, Ok(Answered::Issued(issued)));
         assert_eq!(call.message::<v1::RenewResponse>().await.unwrap().certificate_chain_pem, "next");
@@ -158,22 +159,99 @@ fn calls_that_the_relays_have_no_room_for_are_told_to_come_back() {
 }
 
 #[test]
-fn joins_take_from_the_bucket_of_session_opens() {
+fn strangers_who_join_take_no_token_of_a_nodes_session_nor_any_for_half_a_request() {
     story(async {
-        let limits = Limits { opens_per_second: 1, opens_burst: 2, ..Limits::default() };
+        let limits = Limits {
+            opens_per_second: 1,
+            opens_burst: 1,
+            joins_per_second: 1,
+            joins_burst: 2,
+            ..Limits::default()
+        };
         let gateway = Gateway::start(limits);
+        let mut machine = gateway.connect(None).await;
+        // Three that never say what they want: they hold a place, and no token.
+        let mut silent = Vec::new();
+        for _ in 0..3 {
+            silent.push(machine.call(path::JOIN).await);
+        }
+        until("they are taken", || gateway.counters[0].relays.get() == 3).await;
+        for _ in 0..2 {
+            silent.push(asked(&mut machine, path::JOIN, join("t")).await);
+            gateway.relays.next().await;
+        }
+        let mut other = gateway.connect(None).await;
+        for _ in 0..5 {
+            let end = asked(&mut other, path::JOIN, join("t")).await.end().await;
+            assert_eq!(end.status, RESOURCE_EXHAUSTED);
+            assert!(end.message.contains("machines are joining"), "{}", end.message);
+            assert!(end.pushback_ms.is_some_and(|ms| ms >= 500), "{end:?}");
+        }
+        assert_eq!(gateway.counters[0].refused_joins_per_second.get(), 5);
         let mut node = gateway.node("n-1").await;
         let _session = node.session().await;
-        let mut machine = gateway.connect(None).await;
-        let _call = asked(&mut machine, path::JOIN, join("t")).await;
-        gateway.relays.next().await;
-        let end = machine.call(path::JOIN).await.end().await;
-        assert_eq!(end.status, RESOURCE_EXHAUSTED);
-        assert!(end.pushback_ms.is_some_and(|ms| ms >= 500), "{end:?}");
-        assert_eq!(gateway.counters[0].refused_opens_per_second.get(), 1);
+        assert_eq!(gateway.counters[0].refused_opens_per_second.get(), 0);
         // A renewal is no open: its connection has its session already.
         let _call = asked(&mut node, path::FETCH_SECRET, fetch()).await;
         gateway.relays.next().await;
+    });
+}
+
+#[test]
+fn a_certificate_that_opens_calls_and_says_nothing_takes_four_places_and_others_are_served() {
+    story(async {
+        let gateway = Gateway::start(Limits::default());
+        let uri = "spiffe://test.example/site/lab/node/hog";
+        let certificate = gateway.pki.sign(&[uri], ExtendedKeyUsagePurpose::ClientAuth, |params| {
+            params.serial_number = Some(vec![0x0a, 0x09].into());
+        });
+        let mut hog = gateway.connect(Some(&certificate)).await;
+        let mut silent = Vec::new();
+        for _ in 0..4 {
+            silent.push(hog.call(path::FETCH_SECRET).await);
+        }
+        until("they are taken", || gateway.counters[0].relays.get() == 4).await;
+        let end = hog.call(path::RENEW).await.end().await;
+        assert_eq!((end.status, end.pushback_ms), (RESOURCE_EXHAUSTED, Some(1000)));
+        assert_eq!(end.message, "too many calls are being passed on; retry after the given delay");
+        assert_eq!(gateway.counters[0].refused_relays.get(), 1);
+        let mut node = gateway.node("n-1").await;
+        let mut call = asked(&mut node, path::FETCH_SECRET, fetch()).await;
+        let request = gateway.relays.next().await;
+        gateway.relays.answer(request.key, Err(Refusal::new(RefusalCode::NotFound, "no")));
+        assert_eq!(call.end().await.status, 5);
+        // What the hog gives up is given back.
+        for mut call in silent {
+            call.half_close();
+            assert_eq!(call.end().await.status, INVALID_ARGUMENT);
+        }
+        let mut call = asked(&mut hog, path::FETCH_SECRET, fetch()).await;
+        let request = gateway.relays.next().await;
+        gateway.relays.answer(request.key, Err(Refusal::new(RefusalCode::NotFound, "no")));
+        assert_eq!(call.end().await.status, 5);
+    });
+}
+
+#[test]
+fn strangers_hold_every_place_of_joins_and_none_of_a_nodes() {
+    story(async {
+        let gateway = Gateway::start(Limits::default());
+        let (mut machines, mut silent) = (Vec::new(), Vec::new());
+        for _ in 0..8 {
+            let mut machine = gateway.connect(None).await;
+            for _ in 0..16 {
+                silent.push(machine.call(path::JOIN).await);
+            }
+            machines.push(machine);
+        }
+        until("they are taken", || gateway.counters[0].relays.get() == 128).await;
+        let end = gateway.connect(None).await.call(path::JOIN).await.end().await;
+        assert_eq!(end.message, "too many calls are being passed on; retry after the given delay");
+        let mut node = gateway.node("n-1").await;
+        let mut call = asked(&mut node, path::FETCH_SECRET, fetch()).await;
+        let request = gateway.relays.next().await;
+        gateway.relays.answer(request.key, Err(Refusal::new(RefusalCode::NotFound, "no")));
+        assert_eq!(call.end().await.status, 5);
     });
 }
 
@@ -203,6 +281,27 @@ fn what_is_no_request_is_invalid_and_asks_nobody() {
             (silent.status, silent.message.as_str()),
             (INVALID_ARGUMENT, "the request did not come in time")
         );
+    });
+}
+
+#[test]
+fn an_answer_that_is_read_drop_by_drop_is_dropped_in_its_time() {
+    story(async {
+        let limits = Limits { send_timeout: Duration::from_secs(1), ..Limits::default() };
+        let gateway = Gateway::start(limits);
+        let mut http2 = h2::client::Builder::new();
+        http2.initial_window_size(1024);
+        let node = gateway.pki.node("sipper");
+        let mut node =
+            Client::connect_with(gateway.addr, &gateway.pki.roots, Some(&node), &http2).await.unwrap();
+        let mut call = asked(&mut node, path::FETCH_SECRET, fetch()).await;
+        let request = gateway.relays.next().await;
+        let value = Hidden(Bytes::from(vec![7; 250_000]));
+        let secret = Secret { value, version: "3".into(), expires_at_unix_ms: 0 };
+        gateway.relays.answer(request.key, Ok(Answered::Secret(secret)));
+        let over = until("its connection goes", || gateway.counters[0].connections.get() == 0);
+        futures_util::future::join(call.sip(Duration::from_millis(100)), over).await;
+        assert_eq!(call.end().await.status, UNAVAILABLE, "and not a whole answer");
     });
 }
 

@@ -26,7 +26,7 @@ fn a_node_is_welcomed_heard_and_acked_until_it_closes_its_half() {
         let request = gateway.writer.hello().await;
         assert_eq!(request.identity.node.as_str(), "spiffe://test.example/site/lab/node/n-1");
         assert_eq!(request.identity.site, "lab");
-        assert_eq!(request.identity.certificate_serial, "0ABC01");
+        assert_eq!(request.identity.certificate_serial, "ABC01");
 
         session.heartbeat(7);
         let Some(Frame::HeartbeatAck(ack)) = session.next().await else { panic!("no ack") };

@@ -5,11 +5,11 @@
 //!
 //! 1. A call is sent twice only where the first surely did not reach the service.
 //! 2. A connection on which a call had no answer in time is not used again.
-//! 3. That a service is away is told once, and once that it is back; never what it said.
+//! 3. That a service is away, or keeps a call without an answer, is told once, and once that it is back; never what it said.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use gateway_core::relay::MAX_ANSWER_BYTES;
@@ -136,11 +136,13 @@ impl Channel {
         path: &str,
         request: &impl Message,
     ) -> Result<M, Failure> {
+        let wait = Wait { channel: self, begun: Instant::now(), is_over: false };
         let body = framing::encode(request);
         let mut outcome = self.attempt(path, body.clone(), false).await;
         if let Err(Failure::NotSent(_)) = outcome {
             outcome = self.attempt(path, body, true).await;
         }
+        wait.end();
         outcome.and_then(|message| {
             M::decode(message).map_err(|_| Failure::Lost("its answer is no message of the call".to_owned()))
         })
@@ -245,6 +247,29 @@ impl Channel {
     }
 }
 
+/// Tells of a service that has kept a call until it was given up, at its deadline. A call that is given up
+/// early, as at the end of the process or by one that had waited to be sent, says nothing of the service.
+struct Wait<'a> {
+    channel: &'a Channel,
+    begun: Instant,
+    is_over: bool,
+}
+
+impl Wait<'_> {
+    fn end(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let waited = self.begun.elapsed();
+        if !self.is_over && waited >= self.channel.timeout / 2 {
+            self.channel.note(Some(&format!("it has not answered a call for {} ms", waited.as_millis())));
+        }
+    }
+}
+
 /// Marks the connection as suspect if a call on it is given up.
 struct Watch<'a> {
     suspect: &'a AtomicBool,
@@ -311,7 +336,26 @@ fn status_of(map: &HeaderMap) -> Option<(u32, String, Option<Duration>)> {
 
 #[cfg(test)]
 mod tests {
+    use gateway_proto::{path, v1};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_service_that_keeps_a_call_until_its_deadline_is_noted_and_one_left_early_is_not() {
+        let give_up_after = Duration::from_millis(50);
+        for (timeout, is_noted) in [(give_up_after, true), (Duration::from_secs(3600), false)] {
+            let file = std::path::PathBuf::from("none");
+            let files = UpstreamFiles { ca: file.clone(), certificate: file.clone(), key: file };
+            let address = UpstreamAddress::parse("https://a").expect("good");
+            let channel = Channel::new("join service", address, files, timeout);
+            // Nobody gets to the connection: as if the service took all that it is sent, and said nothing.
+            let _held = channel.connection.lock().await;
+            let request = v1::JoinRequest::default();
+            let call = channel.unary::<v1::JoinResponse>(path::UPSTREAM_JOIN, &request);
+            assert!(tokio::time::timeout(give_up_after, call).await.is_err(), "it hangs");
+            assert_eq!(channel.failing.load(Ordering::Relaxed), is_noted, "{timeout:?}");
+        }
+    }
 
     #[test]
     fn only_a_url_of_a_host_over_tls_is_an_upstream() {

@@ -26,6 +26,7 @@ use gateway_core::relay::lanes::RelayLanes;
 use gateway_core::relay::{
     Answered, Asked, Caller, Refusal, RefusalCode, RelayAnswer, RelayKey, RelayKind, RelayRequest, standing,
 };
+use gateway_core::revocation::SerialKey;
 use gateway_core::seam::{Identity, ToShard};
 use gateway_core::time::Moment;
 use tokio::sync::mpsc;
@@ -61,6 +62,7 @@ pub struct RelayConfig {
 struct End {
     key: RelayKey,
     kind: RelayKind,
+    certificate: Option<SerialKey>,
     weight_bytes: usize,
     took: Duration,
     outcome: Result<Answered, Refusal>,
@@ -129,7 +131,7 @@ impl Room {
     }
 
     fn handle_end(&mut self, end: End) {
-        self.lanes.handle_end(end.kind);
+        self.lanes.handle_end(end.kind, end.certificate);
         self.inbox.release_bytes(end.weight_bytes);
         self.status.note_end(end.kind, &end.outcome, end.took);
         self.answer(end.key, end.outcome);
@@ -170,6 +172,7 @@ async fn carry_out(
 ) {
     let begun = Instant::now();
     let (key, kind, weight_bytes) = (request.key, request.asked.kind(), request.weight_bytes());
+    let certificate = request.asked.certificate();
     // A task of its own: what panics in it is found here.
     let mut work = Abort(tokio::spawn(async move { pass_on(&services, request.asked).await }));
     let outcome = match tokio::time::timeout(left, &mut work.0).await {
@@ -181,7 +184,7 @@ async fn carry_out(
         Err(_) => Err(Refusal::unavailable(kind, "did not answer in time; retry")),
     };
     // The room is gone only with its thread.
-    let _ = ends.send(End { key, kind, weight_bytes, took: begun.elapsed(), outcome });
+    let _ = ends.send(End { key, kind, certificate, weight_bytes, took: begun.elapsed(), outcome });
 }
 
 /// Ends a task that nobody waits for any more.

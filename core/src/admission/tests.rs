@@ -298,15 +298,35 @@ fn racing_callers_never_get_more_tokens_than_there_are() {
 }
 
 #[test]
-fn joins_take_from_the_bucket_of_opens_and_from_nothing_else() {
-    let limits = Limits { opens_per_second: 10, opens_burst: 3, ..Limits::default() };
-    let admission = Admission::new(&limits, Moment::default());
-    let now = Moment::default();
+fn strangers_who_ask_to_join_without_end_put_off_no_node() {
+    let limits = Limits { joins_per_second: 10, joins_burst: 3, opens_burst: 2, ..Limits::default() };
+    let now = Moment::from_nanos(1);
+    let admission = Admission::new(&limits, now);
+    for _ in 0..3 {
+        assert_eq!(admission.handle_join(0, now), Ok(()));
+    }
+    for random in 0..10_000 {
+        let refused = admission.handle_join(random, now).expect_err("the burst is spent");
+        let CloseReason::Refused { bound: AdmissionBound::JoinsPerSecond, retry_after } = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(retry_after >= Duration::from_millis(100), "{retry_after:?}");
+    }
     assert_eq!(admission.handle_open(0, now), Ok(()));
+    assert_eq!(admission.handle_open(0, now), Ok(()), "both tokens of opens are there");
+    let (bound, delay) = refusal(&admission, 0, now);
+    assert_eq!(bound, AdmissionBound::OpensPerSecond);
+    assert!(delay < Duration::from_millis(50), "the first in the queue of opens: {delay:?}");
+    assert_eq!((admission.streams(), admission.pending_hellos()), (2, 2), "a join is no stream");
+}
+
+#[test]
+fn nodes_that_open_without_end_keep_no_machine_from_joining() {
+    let now = Moment::from_nanos(1);
+    let admission = Admission::new(&Limits { opens_burst: 1, ..Limits::default() }, now);
+    assert_eq!(admission.handle_open(0, now), Ok(()));
+    for random in 0..1_000 {
+        assert_eq!(refusal(&admission, random, now).0, AdmissionBound::OpensPerSecond);
+    }
     assert_eq!(admission.handle_join(0, now), Ok(()));
-    assert_eq!(admission.handle_join(0, now), Ok(()));
-    let refused = admission.handle_join(0, now).expect_err("the burst is spent");
-    assert!(refused.pushback().is_some_and(|delay| delay >= Duration::from_millis(100)), "{refused:?}");
-    assert!(admission.handle_open(0, now).is_err(), "for opens too");
-    assert_eq!((admission.streams(), admission.pending_hellos()), (1, 1));
 }

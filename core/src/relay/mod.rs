@@ -1,14 +1,15 @@
 //! Calls that a gateway passes on: Join, Renew and FetchSecret, each to a service behind it.
 //!
 //! Owns what crosses between a shard and the relays of the control thread, who may have which call passed
-//! on (`standing`), which upstream's answer a node gets (`refusal`), and how many calls are under way and
-//! wait (`lanes`). It signs nothing, keeps no answer, and never looks into a token, a CSR or a secret.
+//! on (`standing`), which upstream's answer a node gets (`refusal`), how many calls a peer may have on a shard
+//! (`places`), and how many are under way and wait (`lanes`). It signs nothing, keeps no answer, and never looks into a token, a CSR or a secret.
 //!
 //! 1. What may not be logged is `Hidden`: its `Debug` shows nothing of it.
 //! 2. A call has exactly one answer, at its deadline at the latest.
 //! 3. What the services say of themselves reaches no log line; what they say to a node is cut.
 
 pub mod lanes;
+pub mod places;
 pub mod refusal;
 pub mod standing;
 
@@ -18,6 +19,7 @@ use bytes::Bytes;
 
 use crate::ids::ShardId;
 use crate::mail::Weigh;
+use crate::revocation::SerialKey;
 use crate::seam::Identity;
 use crate::time::Moment;
 
@@ -153,6 +155,16 @@ impl Asked {
             Self::Join(_) => RelayKind::Join,
             Self::Renew(..) => RelayKind::Renew,
             Self::FetchSecret(..) => RelayKind::FetchSecret,
+        }
+    }
+
+    /// The certificate that it is asked under; a join is asked under none.
+    pub fn certificate(&self) -> Option<SerialKey> {
+        match self {
+            Self::Join(_) => None,
+            Self::Renew(identity, _) | Self::FetchSecret(identity, _) => {
+                Some(SerialKey::of(&identity.certificate_serial))
+            }
         }
     }
 }

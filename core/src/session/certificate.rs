@@ -2,7 +2,8 @@
 //!
 //! 1. A revoked certificate ends its session at once, whatever it waits for; a node that was welcomed is sent
 //!    `RevocationNotice` before the end, and nothing else of what waited.
-//! 2. A certificate's expiry ends its session at that moment, whatever passes on it.
+//! 2. A certificate's expiry ends its session at that moment, whatever passes on it; the moment may move, since
+//!    it is a time of day.
 
 use super::{Phase, Session};
 use crate::close::CloseReason;
@@ -16,6 +17,13 @@ impl Session {
     pub fn with_expiry(mut self, expires_at: Moment) -> Self {
         self.expires_at = Some(expires_at);
         self
+    }
+
+    /// The certificate ends then, as the host's clock tells it now. Time that this machine slept, or by which its
+    /// clock was set, does not pass for `Moment`: so it is told anew now and then.
+    pub fn handle_expiry(&mut self, expires_at: Moment, now: Moment) {
+        self.expires_at = Some(expires_at);
+        self.check_expiry(now);
     }
 
     /// The session's certificate is revoked.

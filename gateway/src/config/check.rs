@@ -161,6 +161,8 @@ fn check_numbers(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
         ("db_writer.queue_messages", config.db_writer.queue_messages == 0),
         ("admission.opens_per_second", config.admission.opens_per_second == 0),
         ("admission.opens_burst", config.admission.opens_burst == 0),
+        ("admission.joins_per_second", config.admission.joins_per_second == 0),
+        ("admission.joins_burst", config.admission.joins_burst == 0),
         ("admission.max_streams", config.admission.max_streams == 0),
         ("admission.max_pending_hellos", config.admission.max_pending_hellos == 0),
         ("admission.connections_per_certificate", config.admission.connections_per_certificate == 0),

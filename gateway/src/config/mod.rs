@@ -124,6 +124,8 @@ impl Config {
             anonymous_connections: admission.anonymous_connections,
             opens_per_second: admission.opens_per_second,
             opens_burst: admission.opens_burst,
+            joins_per_second: admission.joins_per_second,
+            joins_burst: admission.joins_burst,
             batch_entries: self.group_commit.batch_entries,
             batch_bytes: self.group_commit.batch_bytes.0,
             relays_in_flight: self.upstream.max_in_flight,

@@ -248,12 +248,14 @@ impl Default for DatabaseSection {
     }
 }
 
-/// `[admission]`: who may open a session, and how many.
+/// `[admission]`: who may open a session or join, and how many.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdmissionSection {
     pub opens_per_second: u32,
     pub opens_burst: u32,
+    pub joins_per_second: u32,
+    pub joins_burst: u32,
     pub max_streams: usize,
     pub max_pending_hellos: usize,
     pub connections_per_certificate: u32,
@@ -267,6 +269,8 @@ impl Default for AdmissionSection {
         Self {
             opens_per_second: limits.opens_per_second,
             opens_burst: limits.opens_burst,
+            joins_per_second: limits.joins_per_second,
+            joins_burst: limits.joins_burst,
             max_streams: limits.streams,
             max_pending_hellos: limits.pending_hellos,
             connections_per_certificate: limits.connections_per_certificate,

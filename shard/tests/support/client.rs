@@ -84,8 +84,18 @@ impl Client {
         roots: &[u8],
         certificate: Option<&NodeCertificate>,
     ) -> Result<Self, String> {
+        Self::connect_with(addr, roots, certificate, &h2::client::Builder::new()).await
+    }
+
+    /// The same with HTTP/2 as `builder` says.
+    pub async fn connect_with(
+        addr: SocketAddr,
+        roots: &[u8],
+        certificate: Option<&NodeCertificate>,
+        builder: &h2::client::Builder,
+    ) -> Result<Self, String> {
         let tls = soon(tls(addr, roots, certificate)).await.map_err(|error| error.to_string())?;
-        let handshake = h2::client::Builder::new().handshake(tls);
+        let handshake = builder.handshake(tls);
         let (requests, connection) = soon(handshake).await.map_err(|error| error.to_string())?;
         let requests = soon(requests.ready()).await.map_err(|error| error.to_string())?;
         Ok(Self { requests, over: tokio::task::spawn_local(connection) })
@@ -184,6 +194,14 @@ impl Call {
             let chunk = self.body.data().await?.ok()?;
             self.body.flow_control().release_capacity(chunk.len()).unwrap();
             self.deframer.push(chunk);
+        }
+    }
+
+    /// Reads little by little, for as long as there is something: a part of what the window holds, a pause.
+    pub async fn sip(&mut self, pause: std::time::Duration) {
+        while let Some(Ok(chunk)) = self.body.data().await {
+            tokio::time::sleep(pause).await;
+            let _ = self.body.flow_control().release_capacity(chunk.len());
         }
     }
 

@@ -55,3 +55,23 @@ fn a_session_ends_at_its_certificates_expiry_though_its_node_is_heard() {
     assert_eq!(session.poll_end(), Some(CloseReason::Expired));
     assert_eq!(session.next_deadline(), None);
 }
+
+#[test]
+fn a_clock_that_jumped_past_the_certificates_end_ends_its_session_with_the_next_heartbeat() {
+    let mut session = live().with_expiry(at(3_600_000));
+    session.handle_expiry(at(3_600_000), at(5_000));
+    assert_eq!(session.poll_end(), None, "the clock goes on as ever");
+    session.handle_expiry(at(9_000), at(9_000));
+    assert_eq!(session.poll_end(), Some(CloseReason::Expired));
+}
+
+#[test]
+fn a_clock_that_was_set_back_gives_the_certificate_its_time_again() {
+    let mut session = live().with_expiry(at(25_000));
+    session.handle_expiry(at(3_600_000), at(20_000));
+    send_heartbeat(&mut session, 1, at(24_000));
+    session.handle_time(at(25_000));
+    assert_eq!(session.poll_end(), None);
+    session.handle_expiry(at(24_500), at(25_100));
+    assert_eq!(session.poll_end(), Some(CloseReason::Expired));
+}
