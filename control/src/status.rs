@@ -29,7 +29,7 @@ pub struct Health {
     pub version: &'static str,
     #[serde(serialize_with = "phase_word")]
     pub phase: Phase,
-    /// Whether new sessions are taken: the phase is serving, and no thread has ended.
+    /// Whether new sessions are taken: the phase is serving, and no thread has ended or stands still.
     pub serving: bool,
     /// The lease was lost and is not held again yet.
     pub fenced: bool,

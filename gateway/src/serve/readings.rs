@@ -20,6 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::loops;
 use super::tls_watch::TlsStatus;
+use crate::logging::lines_lost;
+
+/// Rounds of the watchdog without a turn, after which a thread stands: one may be a busy machine's.
+const STANDING_ROUNDS: u64 = 2;
 
 /// The atomics of a gateway's threads.
 #[derive(Debug)]
@@ -182,6 +186,11 @@ impl Readings {
         &self.threads
     }
 
+    /// Whether a thread that must turn has not for so many rounds of the watchdog that it counts as standing.
+    fn is_standing(&self) -> bool {
+        self.threads.iter().any(|thread| thread.read().consecutive_failures >= STANDING_ROUNDS)
+    }
+
     fn per_shard(&self, reading: &ShardReading) -> Vec<(Vec<Label>, f64)> {
         self.shards()
             .map(|(shard, counters)| (vec![Label::Shard(shard)], number((reading.2)(counters))))
@@ -298,7 +307,7 @@ impl Status for Readings {
             gateway: self.gateway.clone(),
             version: self.version,
             phase,
-            serving: phase == Phase::Serving,
+            serving: phase == Phase::Serving && !self.is_standing(),
             fenced: phase == Phase::Waiting && self.writer.fences.load(Relaxed) > 0,
             listening: self.writer.listening.load(Relaxed),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
@@ -372,6 +381,11 @@ impl Status for Readings {
                 "tls_reloads",
                 "Times that the TLS files had changed and were taken",
                 self.tls.reloads.load(Relaxed),
+            ),
+            Family::counter(
+                "log_lines_lost",
+                "Log lines that stderr did not take, or not in time",
+                lines_lost(),
             ),
         ];
         families.extend(
