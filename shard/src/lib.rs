@@ -52,6 +52,7 @@ mod stopping;
 mod stream;
 mod timers;
 pub mod tls;
+mod told;
 mod turnstile;
 mod verifier;
 mod wire;

@@ -17,6 +17,7 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::told::Told;
 use crate::verifier::NodeVerifier;
 
 /// Which of the PEM files is wrong, and how.
@@ -48,6 +49,8 @@ pub struct TlsMaterial {
     shown: Arc<dyn ResolvesServerCert>,
     chains: Arc<dyn ClientCertVerifier>,
     leeway: Duration,
+    /// Here, since a verifier lives no longer than one set of what is revoked.
+    told: Arc<Told>,
 }
 
 impl TlsMaterial {
@@ -73,7 +76,13 @@ impl TlsMaterial {
             rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch,
             other => TlsError::BadServing(other.to_string()),
         })?;
-        Ok(Self { provider, shown: Arc::new(SingleCertAndKey::from(shown)), chains, leeway })
+        Ok(Self {
+            provider,
+            shown: Arc::new(SingleCertAndKey::from(shown)),
+            chains,
+            leeway,
+            told: Arc::default(),
+        })
     }
 
     /// How far a certificate may be out of its time.
@@ -87,6 +96,7 @@ impl TlsMaterial {
             chains: Arc::clone(&self.chains),
             leeway: self.leeway,
             revoked: Arc::clone(revoked),
+            told: Arc::clone(&self.told),
         };
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&rustls::version::TLS13])
