@@ -30,7 +30,7 @@ pub struct Health {
     pub version: &'static str,
     #[serde(serialize_with = "phase_word")]
     pub phase: Phase,
-    /// Whether new sessions should come here: the phase is serving, and there is room.
+    /// Whether new sessions should come here: the phase is serving, there is room, and no thread stands still.
     pub serving: bool,
     /// Why not, where they should not; each a sentence without its full stop.
     pub reasons: Vec<String>,

@@ -29,12 +29,12 @@ use crate::ids::{
     SessionEpoch,
 };
 use crate::seam::{
-    EventsRequest, HelloRequest, LookRequest, SectionRequest, SpecAnswer, StatusRequest, UpdateRequest,
+    EventsRequest, HelloRequest, Identity, LookRequest, SectionRequest, SpecAnswer, StatusRequest,
+    UpdateRequest,
 };
 use crate::time::UnixMillis;
 
-/// The queues of the writer; each has a connection and at most one commit in flight of its own, so
-/// that none waits for another.
+/// The writer's queues: each has a connection and at most one commit in flight, so none waits for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Queue {
     Lease,
@@ -334,8 +334,8 @@ pub enum LeaseOutcome {
 pub enum HelloOutcome {
     Granted(Box<HelloGrant>),
     Refused(CloseReason),
-    /// Two machines use its certificate: that is revoked now, and whatever session the node had is fenced.
-    Quarantined(CloseReason),
+    /// Two machines use its certificate: that is revoked now, and any session that the node had is fenced.
+    Quarantined(Box<Identity>),
 }
 
 /// What the Hello transaction committed and read for one node.

@@ -56,9 +56,12 @@ impl LogLines {
             None => {}
         }
         if let Outcome::Hellos(Ok(Routed::Committed(hellos))) = outcome {
-            for _ in hellos.iter().filter(|hello| matches!(hello, HelloOutcome::Quarantined(_))) {
+            for hello in hellos {
+                let HelloOutcome::Quarantined(identity) = hello else { continue };
                 tracing::warn!(
                     gateway = %self.gateway,
+                    node = identity.node.as_str(),
+                    serial = identity.certificate_serial,
                     "a certificate is quarantined, since two machines use it in turn: see node_certs where \
                      revoked_reason = 'duplicate-identity'"
                 );
@@ -139,5 +142,49 @@ impl LogLines {
         }
         self.phase = phase;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::mpsc::{Sender, channel};
+
+    use gateway_core::ids::NodeId;
+    use gateway_core::seam::Identity;
+
+    use super::*;
+
+    struct Line(Sender<Vec<u8>>);
+
+    impl Write for Line {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            self.0.send(line.to_owned()).expect("the test listens");
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_quarantine_names_the_node_and_the_certificate() {
+        let (sender, lines) = channel();
+        let log =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || Line(sender.clone())).finish();
+        let identity = Identity {
+            node: NodeId::new("n-7").expect("a node"),
+            site: String::new(),
+            certificate_serial: "5A07".to_owned(),
+        };
+        let outcome = HelloOutcome::Quarantined(Box::new(identity));
+        tracing::subscriber::with_default(log, || {
+            let mut lines = LogLines::new(GatewayId::new("g").expect("a gateway"));
+            lines.note_outcome(&Outcome::Hellos(Ok(Routed::Committed(vec![outcome]))));
+        });
+        let line = String::from_utf8(lines.recv().expect("a line")).expect("text");
+        assert!(line.contains("node=\"n-7\"") && line.contains("serial=\"5A07\""), "{line}");
+        assert_eq!(lines.try_iter().count(), 0, "one line alone");
     }
 }

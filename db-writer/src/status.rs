@@ -136,7 +136,8 @@ impl WriterStatus {
         &self.queues[queue as usize]
     }
 
-    pub(crate) fn set_phase(&self, phase: Phase) {
+    /// The writer is in this phase. Its thread alone says so.
+    pub fn set_phase(&self, phase: Phase) {
         let number = match phase {
             Phase::Waiting => 0,
             Phase::Serving => 1,

@@ -154,10 +154,13 @@ pub fn run() -> ExitCode {
 
 fn ended(done: Result<ExitCode, GatewayError>) -> ExitCode {
     match done {
-        Ok(code) => code,
+        Ok(code) => {
+            crate::logging::end(None);
+            code
+        }
         Err(error) => {
             // The log may be JSON or turned off; what ends the process is said in any case.
-            let _ = writeln!(std::io::stderr(), "gateway: {error}");
+            crate::logging::end(Some(&error.to_string()));
             ExitCode::from(error.exit_code())
         }
     }
@@ -165,7 +168,7 @@ fn ended(done: Result<ExitCode, GatewayError>) -> ExitCode {
 
 fn serve(arguments: &ConfigFile) -> Result<(), GatewayError> {
     let config = Config::load(&arguments.config)?;
-    crate::logging::start(&config.log);
+    crate::logging::start(&config.log)?;
     crate::serve::run(&config)
 }
 

@@ -53,6 +53,7 @@ mod stopping;
 mod stream;
 mod timers;
 pub mod tls;
+mod told;
 mod transport;
 mod tunnel_desk;
 mod tunnel_io;

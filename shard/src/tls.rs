@@ -19,6 +19,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use crate::identity::serial_of;
+use crate::told::Told;
 use crate::verifier::NodeVerifier;
 
 /// Which of the PEM files is wrong, and how.
@@ -57,6 +58,8 @@ pub struct TlsMaterial {
     chains: Arc<dyn ClientCertVerifier>,
     leeway: Duration,
     serving: Serving,
+    /// Here, since a verifier lives no longer than one set of what is revoked.
+    told: Arc<Told>,
 }
 
 /// What an operator wants to know of the serving certificate.
@@ -94,7 +97,14 @@ impl TlsMaterial {
             rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch,
             other => TlsError::BadServing(other.to_string()),
         })?;
-        Ok(Self { provider, shown: Arc::new(SingleCertAndKey::from(shown)), chains, leeway, serving })
+        Ok(Self {
+            provider,
+            shown: Arc::new(SingleCertAndKey::from(shown)),
+            chains,
+            leeway,
+            serving,
+            told: Arc::default(),
+        })
     }
 
     /// The certificate that nodes are shown.
@@ -113,6 +123,7 @@ impl TlsMaterial {
             chains: Arc::clone(&self.chains),
             leeway: self.leeway,
             revoked: Arc::clone(revoked),
+            told: Arc::clone(&self.told),
         };
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&rustls::version::TLS13])

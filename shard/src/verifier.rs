@@ -7,7 +7,8 @@
 //!    at a time that is shifted by the leeway: whatever else is wrong with it is found then too.
 //! 2. A certificate is looked up only when its chain is good: nobody learns here what is revoked.
 //! 3. A refusal for its time is told in the log, with both times and the leeway: an alert has no words. It is told
-//!    of certificates of our own roots alone, so that no stranger fills the log.
+//!    of certificates of our own roots alone, and of one serial once a minute: neither strangers nor nodes that dial
+//!    again and again fill the log.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,12 +22,14 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::time::ASN1Time;
 
 use crate::identity::{is_for_clients, serial_of};
+use crate::told::Told;
 
 #[derive(Debug)]
 pub(crate) struct NodeVerifier {
     pub(crate) chains: Arc<dyn ClientCertVerifier>,
     pub(crate) leeway: Duration,
     pub(crate) revoked: Arc<RevokedSet>,
+    pub(crate) told: Arc<Told>,
 }
 
 /// How a certificate is out of its time. Times are since 1970.
@@ -102,13 +105,18 @@ impl NodeVerifier {
             return Ok(good);
         }
         if judge(out_of_time.good_time()).is_ok() {
-            tracing::warn!(
-                serial = serial_of(certificate).unwrap_or_default(),
-                "a node's certificate, or an authority in its chain, is out of its time: {out_of_time}, now is {}, the \
-                 leeway (identity.clock_skew) is {:?}; renew it, or set the clocks",
-                date(Duration::from_secs(now.as_secs())),
-                self.leeway
-            );
+            let serial = serial_of(certificate).unwrap_or_default();
+            if let Some(untold) = self.told.may_tell(&serial, now.as_secs()) {
+                tracing::warn!(
+                    serial,
+                    untold,
+                    "a node's certificate, or an authority in its chain, is out of its time: {out_of_time}, now is {}, \
+                     the leeway (identity.clock_skew) is {:?}; renew it, or set the clocks. As many handshakes as \
+                     `untold` says failed so without a line",
+                    date(Duration::from_secs(now.as_secs())),
+                    self.leeway
+                );
+            }
         }
         Err(error)
     }
@@ -162,5 +170,73 @@ impl ClientCertVerifier for NodeVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.chains.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    use rustls::RootCertStore;
+    use rustls::server::WebPkiClientVerifier;
+
+    use super::*;
+
+    /// How many lines were logged.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicUsize>);
+
+    impl Write for Lines {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            self.0.fetch_add(1, Relaxed);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_node_that_dials_again_and_again_with_an_expired_certificate_is_told_of_once_a_minute() {
+        let key = || KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(Vec::new()).expect("an authority");
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let authority_key = key();
+        let mut roots = RootCertStore::empty();
+        let root = params.self_signed(&authority_key).expect("a root");
+        roots.add(root.der().clone()).expect("a root");
+        let authority = Issuer::new(params, authority_key);
+        let mut node = CertificateParams::new(vec!["n".to_owned()]).expect("a node");
+        node.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        node.not_after = (SystemTime::now() - Duration::from_secs(3_600)).into();
+        let node = node.signed_by(&key(), &authority).expect("a certificate");
+
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let chains = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = NodeVerifier {
+            chains: chains.build().expect("a verifier"),
+            leeway: Duration::ZERO,
+            revoked: Arc::default(),
+            told: Arc::default(),
+        };
+        let lines = Lines::default();
+        let written = lines.clone();
+        let log = tracing_subscriber::fmt().with_writer(move || written.clone()).finish();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        let dials = |later| {
+            let at = UnixTime::since_unix_epoch(now + Duration::from_secs(later));
+            let refused = verifier.verify_client_cert(node.der(), &[], at).expect_err("it has expired");
+            assert!(matches!(refused, Error::InvalidCertificate(CertificateError::ExpiredContext { .. })));
+        };
+        tracing::subscriber::with_default(log, || {
+            (0..60).for_each(dials);
+            assert_eq!(lines.0.load(Relaxed), 1);
+            dials(60);
+            assert_eq!(lines.0.load(Relaxed), 2);
+        });
     }
 }

@@ -15,6 +15,7 @@ use super::hellos::Answered;
 use super::lanes::Look;
 use super::settlement::{RowState, Settlement};
 use crate::close::CloseReason;
+use crate::duplicate;
 use crate::frame::RejectCode;
 use crate::ids::{Credits, LaneSeq, SessionKey};
 use crate::mail::Weigh;
@@ -93,10 +94,11 @@ impl Writer {
                     }
                     self.presence.push(PresenceEntry::Disconnected { node, epoch: grant.epoch });
                 }
-                HelloOutcome::Quarantined(reason) => {
+                HelloOutcome::Quarantined(identity) => {
+                    let reason = duplicate::quarantined(&identity.certificate_serial);
                     self.counts.hellos_refused += 1;
                     self.counts.certificates_quarantined += 1;
-                    let other = self.directory.of_node(&hello.request.identity.node);
+                    let other = self.directory.of_node(&identity.node);
                     if let Some(other) = other.map(|session| session.key) {
                         self.end_fenced(other, reason.clone());
                     }

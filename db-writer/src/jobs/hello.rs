@@ -13,7 +13,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use gateway_core::certificate::{CertificateRecord, KIND_NOT_ALLOWED};
 use gateway_core::command::CommandState;
-use gateway_core::duplicate;
 use gateway_core::frame::{CancelCommand, Command, KnownCommand};
 use gateway_core::ids::{Attempt, CommandId, EventSeq, LaneSeq, SessionEpoch};
 use gateway_core::seam::HelloRequest;
@@ -68,9 +67,7 @@ pub(super) async fn execute(
     let mut grants = grants.into_iter();
     let outcomes = looks.into_iter().zip(entries).map(|(look, entry)| match look {
         Look::Refused(reason) => Ok(HelloOutcome::Refused(reason)),
-        Look::Duplicate => {
-            Ok(HelloOutcome::Quarantined(duplicate::quarantined(&entry.identity.certificate_serial)))
-        }
+        Look::Duplicate => Ok(HelloOutcome::Quarantined(Box::new(entry.identity.clone()))),
         Look::Granted { .. } => {
             let grant = grants.next().map(|grant| HelloOutcome::Granted(Box::new(grant)));
             grant.ok_or_else(|| corrupt("a session's row is gone"))

@@ -283,7 +283,7 @@ pub fn granted(outcome: Outcome) -> Vec<HelloGrant> {
         .into_iter()
         .map(|outcome| match outcome {
             HelloOutcome::Granted(grant) => *grant,
-            HelloOutcome::Refused(reason) | HelloOutcome::Quarantined(reason) => panic!("{reason:?}"),
+            refused => panic!("{refused:?}"),
         })
         .collect()
 }

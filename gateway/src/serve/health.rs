@@ -16,7 +16,7 @@ pub(super) fn health(readings: &Readings) -> Health {
     let (phase, writer, origin) = (readings.phase(), readings.writer(), readings.origin());
     let fenced = phase == Phase::Waiting && writer.fences.load(Relaxed) > 0;
     let headroom = headroom(readings);
-    let reasons = reasons(phase, fenced, &headroom);
+    let reasons = reasons(phase, fenced, readings.is_standing(), &headroom);
     Health {
         gateway: origin.gateway.clone(),
         version: origin.version,
@@ -45,7 +45,7 @@ pub(super) fn health(readings: &Readings) -> Health {
 }
 
 /// Why new sessions should not come here.
-fn reasons(phase: Phase, fenced: bool, headroom: &Headroom) -> Vec<String> {
+fn reasons(phase: Phase, fenced: bool, stands: bool, headroom: &Headroom) -> Vec<String> {
     let phase = match phase {
         Phase::Serving => None,
         Phase::Waiting if fenced => Some("it is fenced: its lease was lost and is not held again yet"),
@@ -57,7 +57,8 @@ fn reasons(phase: Phase, fenced: bool, headroom: &Headroom) -> Vec<String> {
         (room.used >= room.of).then(|| format!("it is full: {} {what} of {}", room.used, room.of))
     };
     // Hellos that wait are a matter of moments: whoever comes then is told when to come back.
-    phase.map(str::to_owned).into_iter().chain(full(&headroom.streams, "streams")).collect()
+    let stands = stands.then(|| "a thread of it stands still: loops says which".to_owned());
+    phase.map(str::to_owned).into_iter().chain(stands).chain(full(&headroom.streams, "streams")).collect()
 }
 
 fn lease(readings: &Readings) -> LeaseHealth {
@@ -128,10 +129,14 @@ mod tests {
 
     #[test]
     fn new_sessions_go_elsewhere_for_a_reason_and_for_none_come_here() {
-        assert_eq!(reasons(Phase::Serving, false, &with_streams(9)), [] as [&str; 0]);
-        assert_eq!(reasons(Phase::Serving, false, &with_streams(10)), ["it is full: 10 streams of 10"]);
-        let told = reasons(Phase::Draining, false, &with_streams(10));
+        assert_eq!(reasons(Phase::Serving, false, false, &with_streams(9)), [] as [&str; 0]);
+        assert_eq!(
+            reasons(Phase::Serving, false, false, &with_streams(10)),
+            ["it is full: 10 streams of 10"]
+        );
+        let told = reasons(Phase::Draining, false, false, &with_streams(10));
         assert_eq!(told.len(), 2, "{told:?}");
-        assert!(reasons(Phase::Waiting, true, &with_streams(0))[0].contains("fenced"));
+        assert!(reasons(Phase::Serving, false, true, &with_streams(0))[0].contains("stands still"));
+        assert!(reasons(Phase::Waiting, true, false, &with_streams(0))[0].contains("fenced"));
     }
 }

@@ -31,6 +31,10 @@ pub(super) struct Origin {
     pub(super) limits: Arc<Limits>,
     pub(super) lease_ttl: Duration,
 }
+use crate::logging::lines_lost;
+
+/// Rounds of the watchdog without a turn, after which a thread stands: one may be a busy machine's.
+const STANDING_ROUNDS: u64 = 2;
 
 /// The atomics of a gateway's threads.
 #[derive(Debug)]
@@ -230,6 +234,11 @@ impl Readings {
         &self.threads
     }
 
+    /// Whether a thread that must turn has not for so many rounds of the watchdog that it counts as standing.
+    pub(super) fn is_standing(&self) -> bool {
+        self.threads.iter().any(|thread| thread.read().consecutive_failures >= STANDING_ROUNDS)
+    }
+
     fn per_shard(&self, reading: &ShardReading) -> Vec<(Vec<Label>, f64)> {
         self.shards()
             .map(|(shard, counters)| (vec![Label::Shard(shard)], number((reading.2)(counters))))
@@ -397,6 +406,11 @@ impl Status for Readings {
                 "writer_messages_waiting",
                 "Messages of shards that waited for the writer at its last turn",
                 self.writer.messages_waiting.load(Relaxed),
+            ),
+            Family::counter(
+                "log_lines_lost",
+                "Log lines that stderr did not take, or not in time",
+                lines_lost(),
             ),
         ];
         families.extend(

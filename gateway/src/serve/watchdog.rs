@@ -4,7 +4,8 @@
 //! the writer turns at least once a second by itself. Turns count, not commits: a database that is
 //! away is no reason to be killed.
 //!
-//! 1. A thread that did not turn between two rounds is named in the log and in health, and systemd is not fed.
+//! 1. A thread that did not turn between two rounds is named in the log and in health, and systemd is not fed; after
+//!    two such rounds health says that this gateway does not serve, until the thread turns.
 //! 2. It watches also where systemd does not ask: who looks at health sees the same everywhere.
 
 use std::sync::Arc;
@@ -111,6 +112,7 @@ mod tests {
     use gateway_core::admission::Admission;
     use gateway_core::limits::Limits;
     use gateway_core::time::Moment;
+    use gateway_core::writer::Phase;
     use gateway_db_writer::WriterStatus;
 
     use super::*;
@@ -118,10 +120,24 @@ mod tests {
     use gateway_control::Status;
 
     #[test]
-    fn a_thread_that_does_not_turn_is_named_and_shows_and_one_that_turns_again_is_clean() {
+    fn a_gateway_does_not_serve_while_one_of_its_threads_stands_for_two_rounds() {
+        let (readings, writer) = readings(0);
+        let mut turns = Turns::new(Arc::clone(&readings));
+        writer.set_phase(Phase::Serving);
+        assert!(readings.health().serving);
+        assert_eq!(turns.stuck(), ["db-writer"]);
+        assert!(readings.health().serving, "one round may be a busy machine's");
+        assert_eq!(turns.stuck(), ["db-writer"]);
+        assert!(!readings.health().serving);
+        writer.ticks.fetch_add(1, Ordering::Relaxed);
+        assert!(turns.stuck().is_empty());
+        assert!(readings.health().serving, "it turns again");
+    }
+
+    fn readings(shards: usize) -> (Arc<Readings>, Arc<WriterStatus>) {
         let admission = Arc::new(Admission::new(&Limits::default(), Moment::default()));
         let writer: Arc<WriterStatus> = Arc::default();
-        let shards = vec![(None, Arc::default())];
+        let shards = (0..shards).map(|_| (None, Arc::default())).collect();
         let origin = Origin {
             gateway: "g".to_owned(),
             version: "1",
@@ -131,7 +147,12 @@ mod tests {
         };
         let (relays, tunnels) = Default::default();
         let readings = Readings::new(origin, admission, Arc::clone(&writer), relays, tunnels, shards);
-        let readings = Arc::new(readings);
+        (Arc::new(readings), writer)
+    }
+
+    #[test]
+    fn a_thread_that_does_not_turn_is_named_and_shows_and_one_that_turns_again_is_clean() {
+        let (readings, writer) = readings(1);
         let mut turns = Turns::new(Arc::clone(&readings));
         let shown = |name: &str| {
             let loops = readings.health().loops;

@@ -101,7 +101,7 @@ impl Store {
                 all_moves.insert(node.clone(), (serial.clone(), Moves::default()));
                 session.epoch.0 += 1;
                 session.connected = false;
-                return Some(HelloOutcome::Quarantined(duplicate::quarantined(serial)));
+                return Some(HelloOutcome::Quarantined(Box::new(entry.identity.clone())));
             }
             Some(Judgement::Moved(moves)) => {
                 all_moves.insert(node.clone(), (serial.clone(), moves));

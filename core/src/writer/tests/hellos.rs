@@ -86,10 +86,11 @@ fn another_end_than_the_stored_one_is_acked_with_the_stored_one_and_counted() {
 fn a_quarantine_ends_the_session_that_stands_and_the_hello_that_showed_it() {
     let mut desk = Desk::serving();
     desk.enter("a", 1, 1, &[("main", 1)]);
-    desk.post(ToWriter::Hello(Box::new(hello("a", 2, &[("main", 1)]))));
+    let shows = hello("a", 2, &[("main", 1)]);
+    let identity = Box::new(shows.identity.clone());
+    desk.post(ToWriter::Hello(Box::new(shows)));
     assert!(matches!(desk.job(), Some(Job::Hellos { .. })));
-    let reason = crate::duplicate::quarantined("0002");
-    desk.outcome(Outcome::Hellos(Ok(Routed::Committed(vec![HelloOutcome::Quarantined(reason)]))));
+    desk.outcome(Outcome::Hellos(Ok(Routed::Committed(vec![HelloOutcome::Quarantined(identity)]))));
     assert_eq!(desk.news(), ["1: close, not-permitted", "2: close, not-permitted"]);
     assert_eq!(desk.writer.sessions(), 0);
     assert_eq!(desk.writer.counts().certificates_quarantined, 1);
