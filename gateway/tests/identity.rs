@@ -279,7 +279,8 @@ async fn renew_under(world: &World, sessions: usize, opens: &str) {
     })
     .await;
     assert_eq!(shown(&target).await, good, "it changed nothing");
-    assert!(gateway.log_tail(50).contains("can't be used"), "{}", gateway.log_tail(50));
+    let log = gateway.logged("can't be used").await;
+    assert!(log.contains("can't be used"), "{log}");
     // Whoever asks again is told again.
     gateway.signal(Signal::HUP).unwrap();
     asked_until(SOON, "the second look is answered too", async || {

@@ -59,7 +59,7 @@ async fn tokens_csrs_secrets_payloads_and_results_are_in_no_line_of_the_log() {
     let any_port = ([127, 0, 0, 1], 0).into();
     let life = Duration::from_secs(3600);
     let authority = Authority::start(&world.pki, any_port, &world.url, life).await.unwrap();
-    let mut options = world.options("g1", "[log]\nlevel = \"trace\"\n[shards]\ncount = 1\n");
+    let mut options = world.options("g1", "[log]\nlevel = \"trace,h2=trace,rustls=trace,hyper=trace,sqlx=trace,tower=trace,glommio=trace\"\n[shards]\ncount = 1\n");
     options.upstream_url = Some(authority.url());
     let gateway = world.start(options).await;
     let mut words = Words(Vec::new());

@@ -84,8 +84,9 @@ impl Stage {
         self.world.watch.all_settled(&[id], SOON).await;
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.gateway.options().log_path()).unwrap()
+    /// The log, once it has this text.
+    async fn log(&self, text: &str) -> String {
+        self.gateway.logged(text).await
     }
 }
 
@@ -315,7 +316,7 @@ async fn a_service_that_is_away_is_unavailable_and_found_again_when_it_is_back()
     };
     assert!(count("answered") >= 2.0 && count("unavailable") >= 1.0, "{metrics}");
     assert!(metrics.contains("gateway_relay_seconds_bucket{le=\"0.1\",call=\"join\"}"), "{metrics}");
-    let log = stage.log();
+    let log = stage.log("a service answers again").await;
     assert_eq!(log.matches("a service can't be used").count(), 1, "told once: {log}");
     assert!(log.contains("a service answers again"), "{log}");
 }
@@ -333,7 +334,7 @@ async fn a_service_that_proves_nothing_is_told_nothing() {
     let token = authority.mint_token("n1", LONG);
     refused(join(&machine, &token, b"csr").await, UNAVAILABLE, "the join service can't be reached");
     assert_eq!(authority.received(), []);
-    let log = std::fs::read_to_string(gateway.options().log_path()).unwrap();
+    let log = gateway.logged("a service can't be used").await;
     assert!(log.contains("a service can't be used") && log.contains("the TLS handshake"), "{log}");
 }
 
@@ -361,7 +362,7 @@ async fn a_service_that_hangs_holds_up_no_session_and_no_other_service() {
     codes.sort_unstable();
     assert_eq!(codes, [RESOURCE_EXHAUSTED, UNAVAILABLE, UNAVAILABLE, UNAVAILABLE], "{:?}", begun.elapsed());
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
-    let log = stage.log();
+    let log = stage.log("it has not answered a call for").await;
     assert!(
         log.contains("a service can't be used") && log.contains("it has not answered a call for"),
         "{log}"
@@ -390,7 +391,7 @@ async fn what_a_service_says_of_the_call_reaches_the_node_and_what_it_says_of_it
     assert!(!end.message.contains("panicked"), "{}", end.message);
     say(12, "no such call", None);
     refused(join(&machine, "t", b"csr").await, UNAVAILABLE, "the join service");
-    assert!(!stage.log().contains("panicked"), "what a service says is in no log");
+    assert!(!stage.log("ready; health at").await.contains("panicked"), "what a service says is in no log");
 }
 
 #[tokio::test]

@@ -175,8 +175,8 @@ async fn without_a_terminal_it_is_a_pipe_and_what_fails_is_255() {
 }
 
 /// Where a gateway says in its log that it serves its health.
-fn health_address(gateway: &GatewayProcess) -> SocketAddr {
-    let log = std::fs::read_to_string(gateway.options().log_path()).unwrap();
+async fn health_address(gateway: &GatewayProcess) -> SocketAddr {
+    let log = gateway.logged("health at http://").await;
     let at = log.rsplit_once("health at http://").unwrap().1;
     at.split('/').next().unwrap().parse().unwrap()
 }
@@ -191,7 +191,7 @@ async fn behind_a_balancer_each_node_gets_its_tunnels_from_the_gateway_that_has_
     }
     let mut servers = Vec::new();
     for id in ["g1", "g2", "g3"] {
-        let control = health_address(&gateways[servers.len()]);
+        let control = health_address(&gateways[servers.len()]).await;
         servers.push(Server { address: world.address_of(id), control });
     }
     let dir = tempfile::tempdir().unwrap();

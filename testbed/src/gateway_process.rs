@@ -371,6 +371,19 @@ impl GatewayProcess {
     pub fn log_tail(&self, lines: usize) -> String {
         tail(&self.options.log_path(), lines)
     }
+
+    /// The whole log, once it has this text, or after five seconds: a line is written by a thread of its own, a
+    /// moment after what it tells of.
+    pub async fn logged(&self, text: &str) -> String {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+        loop {
+            let log = fs::read_to_string(self.options.log_path()).unwrap_or_default();
+            if log.contains(text) || tokio::time::Instant::now() >= deadline {
+                return log;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }
 
 #[cfg(test)]
