@@ -387,6 +387,11 @@ impl ProcessWatch {
         }
     }
 
+    /// A sweep of all specs was asked for: each that has no answer may be sent again.
+    pub(crate) fn handle_spec_sweep(&mut self) {
+        self.given.clear();
+    }
+
     fn check_grant(&mut self, node: &NodeId, told: &Granted) {
         let grant = self.committed.remove(&(node.clone(), told.epoch));
         let is_told = |grant: &HelloGrant| {

@@ -171,6 +171,9 @@ impl World {
     }
 
     fn ask(&mut self, process: usize, ask: DeskAsk) -> Option<DeskAnswer> {
+        if matches!(&ask, DeskAsk::Specs(nodes) if nodes.is_empty()) {
+            self.processes[process].watch.handle_spec_sweep();
+        }
         let mut answer = None;
         self.with_writer(process, |writer, now| answer = Some(writer.handle_ask(ask, now)));
         answer
