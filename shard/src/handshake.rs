@@ -8,11 +8,14 @@
 //! 2. The slot is given back when TLS is up: what follows costs next to nothing.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
+use futures_util::future::select;
 use gateway_core::time::Moment;
+use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
 use crate::accept::{HandshakeSlot, SLOT_PATIENCE};
@@ -27,6 +30,9 @@ use crate::place::Place;
 use crate::shard::{ConnectionLease, Shard};
 use crate::stream::Peer;
 
+/// How long, and how often, a peer that was refused is read on.
+const LINGER: Duration = Duration::from_millis(250);
+const LINGER_READS: usize = 64;
 /// Plaintext and records that rustls may hold for a peer that does not read.
 const TLS_BUFFER_BYTES: usize = 32 << 10;
 
@@ -119,15 +125,35 @@ async fn secure_and_greet(
 
 async fn secure(shard: &Rc<Shard>, tcp: TcpSocket) -> Result<TlsStream<Tcp>, String> {
     let tcp = executor::stream(tcp).map_err(|error| error.to_string())?;
-    let shaken = shard
+    let accepting = shard
         .listener_tls
         .acceptor()
         .accept_with(tcp, |session| session.set_buffer_limit(Some(TLS_BUFFER_BYTES)))
-        .await;
-    shaken.map_err(|error| {
-        count_bad_certificate(shard, &error);
-        error.to_string()
-    })
+        .into_fallible();
+    match accepting.await {
+        Ok(tls) => Ok(tls),
+        Err((error, tcp)) => {
+            count_bad_certificate(shard, &error);
+            linger(tcp).await;
+            Err(error.to_string())
+        }
+    }
+}
+
+/// Reads on until the peer has gone: a socket that is closed with something unread takes back what was sent, and the
+/// peer would never see why it was refused.
+async fn linger(mut tcp: Tcp) {
+    let mut passed_over = [0; 512];
+    let reading = async {
+        for _ in 0..LINGER_READS {
+            let mut buffer = ReadBuf::new(&mut passed_over);
+            let read = poll_fn(|context| Pin::new(&mut tcp).poll_read(context, &mut buffer)).await;
+            if read.is_err() || buffer.filled().is_empty() {
+                return;
+            }
+        }
+    };
+    select(pin!(reading), pin!(executor::sleep(LINGER))).await;
 }
 
 fn count_bad_certificate(shard: &Shard, error: &std::io::Error) {
