@@ -18,6 +18,7 @@
 
 mod accept;
 mod admitted;
+mod backlog;
 mod bell;
 mod breather;
 mod connection;

@@ -1,8 +1,7 @@
 //! The way of a shard's messages into the writer's mailbox.
 //!
-//! While the mailbox has room a message is posted at once. When it has none, the message waits here,
-//! and `accepts` turns false: sessions then keep what they have, stop reading when their own inboxes
-//! are full, and HTTP/2 holds the nodes back.
+//! When the mailbox has no room, messages wait in the `Backlog`, and `accepts` turns false: sessions then keep
+//! what they have, stop reading when their own inboxes are full, and HTTP/2 holds the nodes back.
 //!
 //! 1. Messages leave in the order in which they were sent.
 //! 2. Nothing is dropped, unless the writer's thread is gone.
@@ -17,9 +16,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use gateway_core::mail::{Post, PostError};
+use gateway_core::mail::Post;
 use gateway_core::seam::ToWriter;
 
+use crate::backlog::{Backlog, Met};
 use crate::bell::Bell;
 use crate::counters::ShardCounters;
 use crate::executor;
@@ -30,14 +30,11 @@ const WAKES_PER_TURN: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    post: Post<ToWriter>,
+    backlog: Backlog<ToWriter>,
     counters: Arc<ShardCounters>,
-    backlog: RefCell<VecDeque<ToWriter>>,
     waiting: RefCell<VecDeque<Rc<Waiting>>>,
-    /// Something was posted since the writer was last rung.
-    unrung: Cell<bool>,
+    /// That the writer is gone was told.
     writer_gone: Cell<bool>,
-    pump: Sleeper,
     flush_waiter: Sleeper,
 }
 
@@ -69,47 +66,31 @@ impl Drop for RoomWait {
 impl Outbound {
     pub(crate) fn new(post: Post<ToWriter>, counters: Arc<ShardCounters>) -> Self {
         Self {
-            post,
+            backlog: Backlog::new(post),
             counters,
-            backlog: RefCell::default(),
             waiting: RefCell::default(),
-            unrung: Cell::new(false),
             writer_gone: Cell::new(false),
-            pump: Sleeper::default(),
             flush_waiter: Sleeper::default(),
         }
     }
 
     /// Whether sessions may give out what they have for the writer.
     pub(crate) fn accepts(&self) -> bool {
-        self.backlog.borrow().is_empty()
+        self.backlog.is_empty()
     }
 
     /// Sends a message. The writer learns of it at the next `ring`.
     pub(crate) fn send(&self, message: ToWriter) {
-        if self.writer_gone.get() {
-            return;
-        }
-        if !self.accepts() {
-            self.backlog.borrow_mut().push_back(message);
-            return;
-        }
-        match self.post.post(message) {
-            Ok(()) => self.unrung.set(true),
-            Err(PostError::Full(message)) => {
-                self.counters.writer_full_waits.one_more();
-                self.backlog.borrow_mut().push_back(message);
-                self.pump.wake();
-            }
-            Err(PostError::Gone(_)) => self.lose_writer(),
+        match self.backlog.send(message) {
+            Met::Way => {}
+            Met::Full => self.counters.writer_full_waits.one_more(),
+            Met::Nobody => self.lose_writer(),
         }
     }
 
     /// Tells the writer of all that was posted since the last time.
     pub(crate) fn ring(&self) {
-        if self.unrung.replace(false) {
-            self.post.ring();
-        }
+        self.backlog.ring();
     }
 
     /// The bell rings when there is room, unless the wait is dropped before.
@@ -135,7 +116,7 @@ impl Outbound {
                 executor::yield_now().await;
                 continue;
             }
-            self.pump.until(|| !self.accepts()).await;
+            self.backlog.until_used().await;
         }
     }
 
@@ -145,39 +126,11 @@ impl Outbound {
     }
 
     fn poll_empty(&self, context: &Context<'_>) -> Poll<()> {
-        loop {
-            // Registered first: space that is announced from here on is seen.
-            self.post.register_for_space(context);
-            self.post_backlog();
-            self.ring();
-            if self.accepts() {
-                return Poll::Ready(());
-            }
-            if !self.post.space_was_announced() {
-                return Poll::Pending;
-            }
+        let outcome = self.backlog.poll_empty(context);
+        if self.backlog.is_gone() {
+            self.lose_writer();
         }
-    }
-
-    fn post_backlog(&self) {
-        let mut backlog = self.backlog.borrow_mut();
-        while let Some(message) = backlog.pop_front() {
-            match self.post.post(message) {
-                Ok(()) => self.unrung.set(true),
-                Err(PostError::Full(message)) => {
-                    backlog.push_front(message);
-                    return;
-                }
-                Err(PostError::Gone(_)) => {
-                    backlog.clear();
-                    drop(backlog);
-                    return self.lose_writer();
-                }
-            }
-        }
-        if backlog.capacity() > WAKES_PER_TURN {
-            *backlog = VecDeque::new();
-        }
+        outcome
     }
 
     fn wake_waiting(&self) {

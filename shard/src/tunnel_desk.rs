@@ -13,27 +13,23 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use gateway_core::close::{AdmissionBound, CloseReason};
 use gateway_core::ids::{NodeId, SessionEpoch, SessionKey, ShardId};
-use gateway_core::mail::{Post, PostError};
+use gateway_core::mail::Post;
 use gateway_core::revocation::SerialKey;
 use gateway_core::tunnel::{FromTunnels, ToTunnels, TunnelClose, TunnelFrame, TunnelKey};
 use slab::Slab;
 
+use crate::backlog::Backlog;
 use crate::bell::Bell;
 use crate::relay_io::RETRY_RELAY;
 use crate::shard::{Mail, Shard};
-use crate::sleeper::Sleeper;
 
 #[derive(Debug)]
 pub(crate) struct TunnelDesk {
     shard: ShardId,
-    post: Post<ToTunnels>,
-    backlog: RefCell<VecDeque<ToTunnels>>,
-    unrung: Cell<bool>,
-    pump: Sleeper,
+    backlog: Backlog<ToTunnels>,
     /// Streams that wait until the room takes more.
     waiting: RefCell<Vec<Arc<Bell>>>,
     by_node: RefCell<BTreeMap<NodeId, (SessionEpoch, SessionKey)>>,
@@ -78,10 +74,7 @@ impl TunnelDesk {
     pub(crate) fn new(shard: ShardId, post: Post<ToTunnels>, most_streams: usize) -> Rc<Self> {
         Rc::new(Self {
             shard,
-            post,
-            backlog: RefCell::default(),
-            unrung: Cell::new(false),
-            pump: Sleeper::default(),
+            backlog: Backlog::new(post),
             waiting: RefCell::default(),
             by_node: RefCell::default(),
             sessions: RefCell::default(),
@@ -95,31 +88,17 @@ impl TunnelDesk {
 
     /// Whether streams may give out what they have.
     pub(crate) fn accepts(&self) -> bool {
-        self.backlog.borrow().is_empty()
+        self.backlog.is_empty()
     }
 
-    /// Sends a message. The room learns of it at the next `ring`.
+    /// Sends a message. The room learns of it at the next `ring`. Where its thread is gone, the process ends.
     pub(crate) fn send(&self, message: ToTunnels) {
-        if !self.accepts() {
-            self.backlog.borrow_mut().push_back(message);
-            return;
-        }
-        match self.post.post(message) {
-            Ok(()) => self.unrung.set(true),
-            Err(PostError::Full(message)) => {
-                self.backlog.borrow_mut().push_back(message);
-                self.pump.wake();
-            }
-            // Its thread is gone, and the process ends with it.
-            Err(PostError::Gone(_)) => {}
-        }
+        self.backlog.send(message);
     }
 
     /// Tells the room of all that was posted since the last time.
     pub(crate) fn ring(&self) {
-        if self.unrung.replace(false) {
-            self.post.ring();
-        }
+        self.backlog.ring();
     }
 
     /// The bell rings when there is room again.
@@ -133,37 +112,11 @@ impl TunnelDesk {
     /// Posts what waits, whenever there is room, for ever.
     pub(crate) async fn run(&self) {
         loop {
-            poll_fn(|context| self.poll_empty(context)).await;
+            poll_fn(|context| self.backlog.poll_empty(context)).await;
             for bell in self.waiting.take() {
                 bell.ring();
             }
-            self.pump.until(|| !self.accepts()).await;
-        }
-    }
-
-    fn poll_empty(&self, context: &Context<'_>) -> Poll<()> {
-        loop {
-            // Registered first: space that is announced from here on is seen.
-            self.post.register_for_space(context);
-            self.post_backlog();
-            self.ring();
-            if self.accepts() {
-                return Poll::Ready(());
-            }
-            if !self.post.space_was_announced() {
-                return Poll::Pending;
-            }
-        }
-    }
-
-    fn post_backlog(&self) {
-        let mut backlog = self.backlog.borrow_mut();
-        while let Some(message) = backlog.pop_front() {
-            match self.post.post(message) {
-                Ok(()) => self.unrung.set(true),
-                Err(PostError::Full(message)) => return backlog.push_front(message),
-                Err(PostError::Gone(_)) => backlog.clear(),
-            }
+            self.backlog.until_used().await;
         }
     }
 
