@@ -14,6 +14,7 @@ use gateway_core::close::CloseReason;
 use gateway_core::ids::NodeId;
 use gateway_core::revocation::SerialKey;
 use gateway_core::seam::Identity;
+use rustls::CertificateError;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// The path of a node's SPIFFE URI, where no other is configured.
@@ -139,18 +140,21 @@ impl Segment {
     }
 }
 
-/// Whether a DER certificate says itself that it is for clients (clientAuth, or any usage): what says nothing
-/// was made for something else.
-pub(crate) fn is_for_clients(certificate: &[u8]) -> bool {
-    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
-    let usage = parsed.extended_key_usage().ok().flatten();
-    usage.is_some_and(|usage| usage.value.client_auth || usage.value.any)
-}
-
 /// The serial of a DER certificate, as `node_certs` has it; `None` where it is none.
 pub(crate) fn serial_of(certificate: &[u8]) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     Some(serial_hex(parsed.raw_serial()))
+}
+
+/// The same of one that says itself that it is for clients (clientAuth, or any usage): what says nothing was made
+/// for something else.
+pub(crate) fn serial_of_client(certificate: &[u8]) -> Result<String, CertificateError> {
+    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let usage = parsed.extended_key_usage().ok().flatten();
+    match usage.is_some_and(|usage| usage.value.client_auth || usage.value.any) {
+        true => Ok(serial_hex(parsed.raw_serial())),
+        false => Err(CertificateError::InvalidPurpose),
+    }
 }
 
 fn bad(what: &str) -> CloseReason {
@@ -168,7 +172,7 @@ fn is_segment(text: &str) -> bool {
 }
 
 /// Upper-case hex without separators and without leading zeros, as `node_certs` has it.
-fn serial_hex(raw: &[u8]) -> String {
+pub(crate) fn serial_hex(raw: &[u8]) -> String {
     use std::fmt::Write as _;
 
     let mut hex = raw.iter().fold(String::with_capacity(2 * raw.len()), |mut hex, byte| {

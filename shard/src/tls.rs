@@ -18,7 +18,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
-use crate::identity::serial_of;
+use crate::identity::serial_hex;
 use crate::told::Told;
 use crate::verifier::NodeVerifier;
 
@@ -160,7 +160,7 @@ fn serving(leaf: &[u8], leeway: Duration) -> Result<Serving, TlsError> {
         return Err(TlsError::ServingOutOfTime { from, until, now: now.to_string() });
     }
     let ends_at = Duration::from_secs(u64::try_from(until).unwrap_or_default());
-    let serial = serial_of(leaf).unwrap_or_default();
+    let serial = serial_hex(parsed.raw_serial());
     Ok(Serving { serial, until: time.not_after.to_string(), ends_at })
 }
 

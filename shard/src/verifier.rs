@@ -21,7 +21,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::time::ASN1Time;
 
-use crate::identity::{is_for_clients, serial_of};
+use crate::identity::{serial_of, serial_of_client};
 use crate::told::Told;
 
 #[derive(Debug)]
@@ -139,10 +139,7 @@ impl ClientCertVerifier for NodeVerifier {
     ) -> Result<ClientCertVerified, Error> {
         let good = self.verify_chain(certificate, intermediates, now)?;
         // A chain is verified for clients where a certificate names its usages, and for all where it names none.
-        if !is_for_clients(certificate) {
-            return Err(CertificateError::InvalidPurpose.into());
-        }
-        let serial = serial_of(certificate).ok_or(CertificateError::BadEncoding)?;
+        let serial = serial_of_client(certificate)?;
         match self.revoked.verdict(SerialKey::of(&serial)) {
             Some(Verdict::Revoked) => Err(CertificateError::Revoked.into()),
             // It is told so where it opens a session.
