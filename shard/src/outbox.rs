@@ -30,6 +30,7 @@ pub(crate) struct Outbox {
     frames: VecDeque<Bytes>,
     bytes: usize,
     stalled_since: Option<Moment>,
+    farewell_due_at: Option<Moment>,
 }
 
 /// What became of a try to send.
@@ -46,7 +47,14 @@ pub(crate) enum Flush {
 impl Outbox {
     pub(crate) fn new(outlet: impl Into<Outlet>, bell: &Arc<Bell>) -> Self {
         let outlet = outlet.into();
-        Self { outlet, bell: Arc::clone(bell), frames: VecDeque::new(), bytes: 0, stalled_since: None }
+        Self {
+            outlet,
+            bell: Arc::clone(bell),
+            frames: VecDeque::new(),
+            bytes: 0,
+            stalled_since: None,
+            farewell_due_at: None,
+        }
     }
 
     /// Takes a frame with its prefix.
@@ -110,6 +118,21 @@ impl Outbox {
     /// When a peer that takes nothing has had `patience`.
     pub(crate) fn stall_deadline(&self, patience: Duration) -> Option<Moment> {
         self.stalled_since.map(|since| since + patience)
+    }
+
+    /// Nothing more is said: what waits is to be read by then, however steadily its peer reads.
+    pub(crate) fn begin_farewell(&mut self, due_at: Moment) {
+        self.farewell_due_at = Some(due_at);
+    }
+
+    /// Whether the farewell was begun, and its time has passed.
+    pub(crate) fn farewell_is_over(&self, now: Moment) -> bool {
+        self.farewell_due_at.is_some_and(|due_at| due_at <= now)
+    }
+
+    /// When a peer has had `patience`, or the time of its farewell.
+    pub(crate) fn deadline(&self, patience: Duration) -> Option<Moment> {
+        self.stall_deadline(patience).into_iter().chain(self.farewell_due_at).min()
     }
 
     /// Forgets what waits.

@@ -128,11 +128,8 @@ enum State {
     Waiting {
         due_at: Moment,
     },
-    /// What is to be said was said; then this, when it was read, and then at the latest.
-    Ending {
-        status: CallStatus,
-        due_at: Moment,
-    },
+    /// What is to be said was said; then this, when it was read.
+    Ending(CallStatus),
 }
 
 pub(crate) struct RelayIo {
@@ -172,7 +169,7 @@ impl RelayIo {
 
     /// Carries what there is to carry. `Ready` when the call is over.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<Afterwards> {
-        if self.shard.stage.get() == Stage::Stopping && !matches!(self.state, State::Ending { .. }) {
+        if self.shard.stage.get() == Stage::Stopping && !matches!(self.state, State::Ending(_)) {
             self.state = self.ending(CallStatus::from(&CloseReason::Stopping), now);
         }
         if let State::Receiving { due_at } = self.state {
@@ -184,7 +181,7 @@ impl RelayIo {
         match self.outbox.poll_flush(context, now) {
             Flush::PeerGone => Poll::Ready(Afterwards::Serve),
             Flush::Stalled => {
-                if self.farewell_deadline().is_none_or(|deadline| deadline > now) {
+                if self.unread_deadline().is_none_or(|deadline| deadline > now) {
                     return Poll::Pending;
                 }
                 self.outbox.clear();
@@ -192,7 +189,7 @@ impl RelayIo {
                 Poll::Ready(Afterwards::Close)
             }
             Flush::Empty => match &self.state {
-                State::Ending { status, .. } => {
+                State::Ending(status) => {
                     self.outbox.end(status);
                     Poll::Ready(Afterwards::Serve)
                 }
@@ -206,7 +203,7 @@ impl RelayIo {
         match self.state {
             State::Receiving { due_at } => self.reader.deadline().into_iter().chain([due_at]).min(),
             State::Waiting { due_at } => Some(due_at + GRACE),
-            State::Ending { .. } => self.farewell_deadline(),
+            State::Ending(_) => self.unread_deadline(),
         }
     }
 
@@ -217,14 +214,13 @@ impl RelayIo {
     }
 
     /// When what is not read yet is dropped.
-    fn farewell_deadline(&self) -> Option<Moment> {
-        let stall = self.outbox.stall_deadline(self.shard.limits.send_timeout);
-        let end = if let State::Ending { due_at, .. } = self.state { Some(due_at) } else { None };
-        stall.into_iter().chain(end).min()
+    fn unread_deadline(&self) -> Option<Moment> {
+        self.outbox.deadline(self.shard.limits.send_timeout)
     }
 
-    fn ending(&self, status: CallStatus, now: Moment) -> State {
-        State::Ending { status, due_at: now + self.shard.limits.send_timeout }
+    fn ending(&mut self, status: CallStatus, now: Moment) -> State {
+        self.outbox.begin_farewell(now + self.shard.limits.send_timeout);
+        State::Ending(status)
     }
 
     fn receive(&mut self, context: &mut Context<'_>, due_at: Moment, now: Moment) {
@@ -255,7 +251,7 @@ impl RelayIo {
         Ok(asked)
     }
 
-    fn pass_on(&self, asked: Asked, now: Moment) -> State {
+    fn pass_on(&mut self, asked: Asked, now: Moment) -> State {
         let due_at = now + self.shard.limits.relay_timeout;
         match self.shard.relays.ask(RelayRequest { key: self.lease.slot.key, asked, due_at }) {
             Ok(()) => State::Waiting { due_at },

@@ -61,8 +61,6 @@ pub(crate) struct SessionIo {
     /// Among the sessions that take tunnels.
     place: Option<SessionPlace>,
     end: Option<CloseReason>,
-    /// When what its node has not read of the end is dropped.
-    farewell_due_at: Option<Moment>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +124,6 @@ impl SessionIo {
             room_wait: None,
             place: None,
             end: None,
-            farewell_due_at: None,
             bell: Arc::clone(bell),
             shard: Rc::clone(shard),
         })
@@ -160,8 +157,8 @@ impl SessionIo {
     /// When `poll` must be called, though nothing rang.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         let reading = if self.reading == Reading::On { self.reader.deadline() } else { None };
-        let stall = self.outbox.stall_deadline(self.shard.limits.send_timeout);
-        [self.session.next_deadline(), reading, stall, self.farewell_due_at].into_iter().flatten().min()
+        let unread = self.outbox.deadline(self.shard.limits.send_timeout);
+        [self.session.next_deadline(), reading, unread].into_iter().flatten().min()
     }
 
     /// Whether nothing that was said to the node waits here.
@@ -343,7 +340,7 @@ impl SessionIo {
             self.give_to_writer();
             if self.end.is_some() {
                 self.admitted = None;
-                self.farewell_due_at = Some(now + self.shard.limits.send_timeout);
+                self.outbox.begin_farewell(now + self.shard.limits.send_timeout);
             }
         }
         match &self.end {
@@ -355,7 +352,7 @@ impl SessionIo {
                 Poll::Ready(Afterwards::Close)
             }
             Some(reason) if !self.outbox.is_empty() => {
-                if self.farewell_due_at.is_some_and(|due_at| due_at > now) {
+                if !self.outbox.farewell_is_over(now) {
                     return Poll::Pending;
                 }
                 self.outbox.clear();

@@ -129,7 +129,7 @@ impl TunnelIo {
                 Poll::Ready(Afterwards::Serve)
             }
             (Flush::Stalled, State::Ending(status))
-                if self.stall_deadline().is_some_and(|deadline| deadline <= now) =>
+                if self.unread_deadline().is_some_and(|deadline| deadline <= now) =>
             {
                 let status = status.clone();
                 self.outbox.clear();
@@ -147,7 +147,7 @@ impl TunnelIo {
             State::Waiting { due_at } => Some(due_at + GRACE),
             State::Open if self.held.is_none() => self.reader.deadline(),
             State::Open => None,
-            State::Ending(_) => self.stall_deadline(),
+            State::Ending(_) => self.unread_deadline(),
         }
     }
 
@@ -157,8 +157,9 @@ impl TunnelIo {
         self.outbox.end(&CallStatus::from(reason));
     }
 
-    fn stall_deadline(&self) -> Option<Moment> {
-        self.outbox.stall_deadline(self.shard.limits.send_timeout)
+    /// When what is not read yet is dropped.
+    fn unread_deadline(&self) -> Option<Moment> {
+        self.outbox.deadline(self.shard.limits.send_timeout)
     }
 
     fn take_mail(&mut self) {
@@ -297,6 +298,7 @@ impl TunnelIo {
             self.unsent.clear();
         }
         self.held = None;
+        self.outbox.begin_farewell(self.shard.clock.now() + self.shard.limits.send_timeout);
         self.state = State::Ending(CallStatus::from(&close));
         self.dues.pay(close);
     }
