@@ -230,11 +230,9 @@ impl Loop {
 mod tests {
     use std::time::Instant;
 
-    use gateway_core::hooks::HookedKinds;
     use gateway_core::ids::GatewayId;
     use gateway_core::limits::Limits;
     use gateway_core::mail::mailbox;
-    use gateway_core::store::GatewayRow;
     use gateway_core::writer::WriterConfig;
     use sqlx::postgres::PgConnectOptions;
 
@@ -242,27 +240,7 @@ mod tests {
     use crate::listener;
 
     fn config(gateway: &GatewayId) -> WriterConfig {
-        WriterConfig {
-            gateway: gateway.clone(),
-            owner: "o".to_owned(),
-            dead_owner_prefix: None,
-            row: GatewayRow {
-                region: String::new(),
-                internal_url: String::new(),
-                version: String::new(),
-                max_streams: 1,
-            },
-            shards: 1,
-            limits: Arc::new(Limits::default()),
-            lease_ttl: Duration::from_secs(20),
-            lease_renew_every: Duration::from_secs(5),
-            poll_every: Duration::from_secs(1),
-            sweep_every: Duration::from_secs(5),
-            spec_sweep_every: Duration::from_secs(30),
-            revocation_poll: Duration::from_secs(1),
-            revocation_scan: Duration::from_secs(60),
-            hooked: HookedKinds::default(),
-        }
+        WriterConfig::alone(gateway.clone(), "o", Arc::new(Limits::default()))
     }
 
     #[tokio::test]

@@ -3,14 +3,12 @@
 //! Time stands still, so that nothing but what is asked for happens. The machines are the gateway's own.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
 use gateway_core::certificate::UnknownSerial;
 use gateway_core::command::CommandState;
 use gateway_core::frame::{Command, CommandUpdate, Hello, LaneCapacity, NodeFrame};
-use gateway_core::hooks::HookedKinds;
 use gateway_core::ids::{
     Attempt, CommandId, Credits, FrameRef, GatewayId, LaneName, LaneSeq, NodeId, SessionEpoch, SessionKey,
     ShardId,
@@ -18,7 +16,7 @@ use gateway_core::ids::{
 use gateway_core::limits::Limits;
 use gateway_core::seam::{Identity, SessionNews, ToShard};
 use gateway_core::session::Session;
-use gateway_core::store::{GatewayRow, Job, Outcome, Routed};
+use gateway_core::store::{Job, Outcome, Routed};
 use gateway_core::time::{Moment, UnixMillis};
 use gateway_core::writer::{Writer, WriterConfig};
 use gateway_sim::store::Store;
@@ -173,25 +171,5 @@ fn hello() -> anyhow::Result<Hello> {
 }
 
 fn config(limits: Arc<Limits>) -> anyhow::Result<WriterConfig> {
-    Ok(WriterConfig {
-        gateway: named(GatewayId::new("micro"))?,
-        owner: "micro".to_owned(),
-        dead_owner_prefix: None,
-        row: GatewayRow {
-            region: "bench".to_owned(),
-            internal_url: "http://bench".to_owned(),
-            version: "1".to_owned(),
-            max_streams: 1 << 16,
-        },
-        shards: 1,
-        limits,
-        lease_ttl: Duration::from_secs(20),
-        lease_renew_every: Duration::from_secs(5),
-        poll_every: Duration::from_secs(1),
-        sweep_every: Duration::from_secs(5),
-        spec_sweep_every: Duration::from_secs(30),
-        revocation_poll: Duration::from_secs(1),
-        revocation_scan: Duration::from_secs(60),
-        hooked: HookedKinds::default(),
-    })
+    Ok(WriterConfig::alone(named(GatewayId::new("micro"))?, "micro", limits))
 }

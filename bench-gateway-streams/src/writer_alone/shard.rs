@@ -11,12 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gateway_core::certificate::UnknownSerial;
 use gateway_core::frame::{Hello, LaneCapacity};
-use gateway_core::hooks::HookedKinds;
 use gateway_core::ids::{Credits, GatewayId, LaneName, NodeId, SessionKey, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::mail::{Inbox, Post, PostError, mailbox};
 use gateway_core::seam::{HelloRequest, Identity, SessionNews, ToShard, ToWriter};
-use gateway_core::store::GatewayRow;
 use gateway_core::writer::WriterConfig;
 use gateway_db_writer::{DbWriterConfig, DbWriterHandle, WriterStatus, desk, spawn};
 
@@ -168,25 +166,5 @@ impl PlayedShard {
 
 fn writer_config(limits: Arc<Limits>) -> anyhow::Result<WriterConfig> {
     let gateway = GatewayId::new(GATEWAY).map_err(|error| anyhow::anyhow!("{error}"))?;
-    Ok(WriterConfig {
-        gateway,
-        owner: "bench".to_owned(),
-        dead_owner_prefix: None,
-        row: GatewayRow {
-            region: "bench".to_owned(),
-            internal_url: "http://bench".to_owned(),
-            version: "1".to_owned(),
-            max_streams: 1 << 16,
-        },
-        shards: 1,
-        limits,
-        lease_ttl: Duration::from_secs(20),
-        lease_renew_every: Duration::from_secs(5),
-        poll_every: Duration::from_secs(1),
-        sweep_every: Duration::from_secs(5),
-        spec_sweep_every: Duration::from_secs(30),
-        revocation_poll: Duration::from_secs(1),
-        revocation_scan: Duration::from_secs(60),
-        hooked: HookedKinds::default(),
-    })
+    Ok(WriterConfig::alone(gateway, "bench", limits))
 }

@@ -103,6 +103,34 @@ pub struct WriterConfig {
     pub hooked: HookedKinds,
 }
 
+impl WriterConfig {
+    /// A gateway that nobody else looks for: one shard, no hooks, a row that says nothing, and the times that the
+    /// gateway's configuration has by default.
+    pub fn alone(gateway: GatewayId, owner: &str, limits: Arc<Limits>) -> Self {
+        Self {
+            gateway,
+            owner: owner.to_owned(),
+            dead_owner_prefix: None,
+            row: GatewayRow {
+                region: String::new(),
+                internal_url: String::new(),
+                version: String::new(),
+                max_streams: u32::try_from(limits.streams).unwrap_or(u32::MAX),
+            },
+            shards: 1,
+            limits,
+            lease_ttl: Duration::from_secs(20),
+            lease_renew_every: Duration::from_secs(5),
+            poll_every: Duration::from_secs(1),
+            sweep_every: Duration::from_secs(5),
+            spec_sweep_every: Duration::from_secs(30),
+            revocation_poll: Duration::from_secs(1),
+            revocation_scan: Duration::from_secs(60),
+            hooked: HookedKinds::default(),
+        }
+    }
+}
+
 /// Where the writer is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {

@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 
 use gateway_core::certificate::UnknownSerial;
 use gateway_core::command::CommandState;
-use gateway_core::hooks::HookedKinds;
 use gateway_core::ids::{SessionKey, ShardId};
 use gateway_core::limits::Limits;
 use gateway_core::mail::{Inbox, Post, PostError, mailbox};
 use gateway_core::seam::{Granted, SessionNews, ToShard, ToWriter};
-use gateway_core::store::GatewayRow;
 use gateway_core::writer::{Phase, WriterConfig};
 use gateway_db_writer::{DbWriterConfig, DbWriterHandle, WriterStatus, desk, spawn};
 
@@ -135,27 +133,7 @@ pub fn start_with(
     let mut config = DbWriterConfig {
         database_url: url.to_owned(),
         listen_url: None,
-        writer: WriterConfig {
-            gateway: gateway("g1"),
-            owner: owner.to_owned(),
-            dead_owner_prefix: None,
-            row: GatewayRow {
-                region: "r".to_owned(),
-                internal_url: "http://g".to_owned(),
-                version: "1".to_owned(),
-                max_streams: 10,
-            },
-            shards,
-            limits,
-            lease_ttl: Duration::from_secs(20),
-            lease_renew_every: Duration::from_secs(5),
-            poll_every: Duration::from_secs(1),
-            sweep_every: Duration::from_secs(5),
-            spec_sweep_every: Duration::from_secs(30),
-            revocation_poll: Duration::from_secs(1),
-            revocation_scan: Duration::from_secs(60),
-            hooked: HookedKinds::default(),
-        },
+        writer: WriterConfig { shards, ..WriterConfig::alone(gateway("g1"), owner, limits) },
         cpu: None,
         inbox,
         shards: ways,
