@@ -84,7 +84,7 @@ impl Stretch<'_> {
     pub(super) fn quantile(&self, name: &str, with: With<'_>, share: f64) -> Option<f64> {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         for (labels, risen) in self.rises(&format!("{name}_bucket"), with) {
-            let Some(bound) = value_of(labels, "le").and_then(|bound| number(bound)) else { continue };
+            let Some(bound) = value_of(labels, "le").and_then(number) else { continue };
             match buckets.iter_mut().find(|(known, _)| known.to_bits() == bound.to_bits()) {
                 Some((_, count)) => *count += risen,
                 None => buckets.push((bound, risen)),
