@@ -84,6 +84,7 @@ pub struct Session {
     bad_frames_in_a_row: u32,
     ignored_credits: u32,
     ending: Option<CloseReason>,
+    end_label: &'static str,
 }
 
 /// The weight of specs that the writer gave and must hear of when they have left.
@@ -133,6 +134,7 @@ impl Session {
             bad_frames_in_a_row: 0,
             ignored_credits: 0,
             ending: None,
+            end_label: CloseReason::Finished.label(),
         }
     }
 
@@ -443,6 +445,7 @@ impl Session {
 
     fn end(&mut self, reason: CloseReason) {
         self.phase = Phase::Ended;
+        self.end_label = reason.label();
         self.ending = Some(reason);
         self.inbox.clear();
         self.in_flight = None;
@@ -488,12 +491,10 @@ impl Session {
 
     fn poll_farewell(&mut self) -> Option<ToWriter> {
         match mem::replace(&mut self.introduction, Introduction::Over) {
-            Introduction::Posted => Some(ToWriter::Closed { key: self.key, node: self.node.clone() }),
+            Introduction::Posted => {
+                Some(ToWriter::Closed { key: self.key, node: self.node.clone(), reason: self.end_label })
+            }
             _ => None,
         }
-    }
-
-    fn hello_due_at(&self) -> Moment {
-        self.opened_at + self.limits.hello_timeout
     }
 }
