@@ -24,6 +24,7 @@ mod draining;
 mod durable;
 mod inbox;
 mod inventory;
+mod last_word;
 mod lifecycle;
 mod membership;
 mod outbox;
@@ -51,6 +52,7 @@ use crate::time::Moment;
 
 use inbox::{Item, LocalRefusal, SessionInbox};
 use inventory::SessionInventory;
+use last_word::LastWord;
 use lifecycle::{Ending, Event, Step};
 pub use lifecycle::{Event as SessionEvent, Phase};
 use membership::Membership;
@@ -83,8 +85,7 @@ pub struct Session {
     held_back: bool,
     bad_frames_in_a_row: u32,
     ignored_credits: u32,
-    ending: Option<CloseReason>,
-    end_label: &'static str,
+    last_word: LastWord,
 }
 
 /// The weight of specs that the writer gave and must hear of when they have left.
@@ -133,8 +134,7 @@ impl Session {
             held_back: false,
             bad_frames_in_a_row: 0,
             ignored_credits: 0,
-            ending: None,
-            end_label: CloseReason::Finished.label(),
+            last_word: LastWord::default(),
         }
     }
 
@@ -306,7 +306,7 @@ impl Session {
 
     /// The end of the stream, once, after the last frame was polled.
     pub fn poll_end(&mut self) -> Option<CloseReason> {
-        self.ending.take()
+        self.last_word.poll()
     }
 
     // -- getters ---------------------------------------------------------------------------------
@@ -445,8 +445,7 @@ impl Session {
 
     fn end(&mut self, reason: CloseReason) {
         self.phase = Phase::Ended;
-        self.end_label = reason.label();
-        self.ending = Some(reason);
+        self.last_word = LastWord::Due(reason);
         self.inbox.clear();
         self.in_flight = None;
         self.inventory.clear();
@@ -492,7 +491,8 @@ impl Session {
     fn poll_farewell(&mut self) -> Option<ToWriter> {
         match mem::replace(&mut self.introduction, Introduction::Over) {
             Introduction::Posted => {
-                Some(ToWriter::Closed { key: self.key, node: self.node.clone(), reason: self.end_label })
+                let reason = self.last_word.label();
+                Some(ToWriter::Closed { key: self.key, node: self.node.clone(), reason })
             }
             _ => None,
         }
