@@ -169,6 +169,7 @@ fn hello() -> Hello {
         software_version: env!("CARGO_PKG_VERSION").to_owned(),
         lanes: vec![Lane { name: "default".to_owned(), capacity: 4 }],
         journal_id: "journal-1".to_owned(),
+        journal_last_seq: 1,
         ..Hello::default()
     }
 }

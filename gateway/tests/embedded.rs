@@ -194,10 +194,10 @@ async fn a_storm_in_memory_is_spread_by_pushbacks_and_everyone_gets_in() {
     let extra = "[admission]\nopens_per_second = 20\nopens_burst = 10\n[shards]\ncount = 1\n";
     let running = stage.serve("g", extra).await;
     let nodes = stage.nodes("s", 40, &Execution::Instantly).await;
-    let refused = stage.world.watch.look(|seen| {
-        let refused: Vec<_> = seen.ended.iter().filter(|ended| !ended.end.was_welcomed).cloned().collect();
-        refused
-    });
+    let refused = stage
+        .world
+        .watch
+        .look(|seen| seen.ended.iter().filter(|ended| !ended.end.was_welcomed).cloned().collect::<Vec<_>>());
     assert!(refused.len() >= 20, "{}", refused.len());
     for ended in &refused {
         assert_eq!(ended.end.status(), Some(RESOURCE_EXHAUSTED), "{ended:?}");

@@ -186,7 +186,6 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         Either::Left(((cause, inbox), dying)) if !visitors.is_crashed() => {
             let outcome = stop(&shard, listener_key, cause, &inbox).await;
             dying.cancel().await;
-            visitors.turn_away();
             outcome
         }
         Either::Left((_, dying)) => {

@@ -370,7 +370,7 @@ fn a_gateway_that_dies_tells_nobody_anything() {
 #[test]
 fn as_many_calls_wait_for_a_shard_as_may_and_one_more_is_given_back() {
     // Nobody takes them.
-    let (visitors, _inboxes) = gateway_shard::local::visitors(2);
+    let (visitors, inboxes) = gateway_shard::local::visitors(2);
     let peer =
         LocalPeer { node: "n".to_owned(), certificate_serial: "1".to_owned(), ends_at: SystemTime::now() };
     let mut waiting = Vec::new();
@@ -381,13 +381,15 @@ fn as_many_calls_wait_for_a_shard_as_may_and_one_more_is_given_back() {
         }
     };
     assert_eq!((refused, waiting.len()), (Refused::Busy, 2 * 1024));
-    drop(_inboxes);
+    // The shards end without a look at them.
+    drop(inboxes);
     let context = &mut Context::from_waker(Waker::noop());
     for mut connection in waiting {
         let end = connection.receiver.poll_recv(context).map(|from| match from {
             FromGateway::Ended(end) => end.status,
             FromGateway::Frame(_) => panic!("nobody said anything"),
         });
-        assert_eq!(end, std::task::Poll::Ready(None));
+        assert_eq!(end, std::task::Poll::Ready(UNAVAILABLE));
     }
+    assert_eq!(visitors.connect(peer).unwrap_err(), Refused::Stopped);
 }

@@ -68,49 +68,66 @@ pub enum Refused {
 /// The way in, for any thread.
 #[derive(Debug)]
 pub struct Visitors {
-    posts: Box<[Post<Visit>]>,
+    ways: Box<[(Post<Visit>, Arc<Room>)]>,
     next: AtomicUsize,
-    crashed: Arc<AtomicBool>,
 }
 
-/// What one shard has of it.
+/// What one shard has of it. It takes no call any more when it is dropped.
 #[derive(Debug)]
-pub struct VisitorsInbox {
+pub struct VisitorsInbox(Arc<Room>);
+
+/// Where calls wait for one shard. The other side has it too, for the call that comes as the shard goes.
+#[derive(Debug)]
+struct Room {
     inbox: Inbox<Visit>,
+    is_closed: AtomicBool,
     crashed: Arc<AtomicBool>,
 }
 
 /// The way to so many shards, and what each of them is given.
 pub fn visitors(shards: usize) -> (Visitors, Vec<VisitorsInbox>) {
     let crashed = Arc::<AtomicBool>::default();
-    let (posts, inboxes) = (0..shards)
+    let (ways, inboxes) = (0..shards)
         .map(|_| {
             let (mut posts, inbox) = mailbox(WAITING, usize::MAX, 1);
             let post = posts.pop().expect("a mailbox has as many posts as were asked for");
-            (post, VisitorsInbox { inbox, crashed: Arc::clone(&crashed) })
+            let (is_closed, crashed) = (AtomicBool::new(false), Arc::clone(&crashed));
+            let room = Arc::new(Room { inbox, is_closed, crashed });
+            ((post, Arc::clone(&room)), VisitorsInbox(room))
         })
         .unzip::<_, _, Vec<_>, Vec<_>>();
-    (Visitors { posts: posts.into(), next: AtomicUsize::new(0), crashed }, inboxes)
+    (Visitors { ways: ways.into(), next: AtomicUsize::new(0) }, inboxes)
 }
 
 impl Visitors {
     /// Opens a session of this peer, whose frames from the gateway go to `sink`. Shards take turns.
     ///
     /// What the gateway thinks of the peer comes to the sink: its `Welcome`, or an end with why not.
+    ///
+    /// # Errors
+    /// The sink is then dropped, and told nothing.
     pub fn open(&self, peer: LocalPeer, sink: Box<dyn FrameSink>) -> Result<FrameSender, Refused> {
         let (sender, pipe) = pipe(UP_FRAMES, UP_BYTES);
         let mut visit = Visit { peer, pipe, sink: Sink::new(sink) };
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut refused = Refused::Stopped;
-        for turn in 0..self.posts.len() {
-            let post = &self.posts[first.wrapping_add(turn) % self.posts.len()];
+        for turn in 0..self.ways.len() {
+            let (post, room) = &self.ways[first.wrapping_add(turn) % self.ways.len()];
+            if room.is_closed.load(Ordering::SeqCst) {
+                continue;
+            }
             match post.post(visit) {
                 Ok(()) => {
                     post.ring();
+                    // Either the shard has seen it as it closed, or this sees that it has closed.
+                    if room.is_closed.load(Ordering::SeqCst) {
+                        room.turn_away();
+                    }
                     return Ok(FrameSender(Some(sender)));
                 }
-                Err(PostError::Full(back)) => (visit, refused) = (back, Refused::Busy),
-                Err(PostError::Gone(back)) => visit = back,
+                Err(PostError::Full(back) | PostError::Gone(back)) => {
+                    (visit, refused) = (back, Refused::Busy)
+                }
             }
         }
         visit.sink.dismiss();
@@ -118,6 +135,9 @@ impl Visitors {
     }
 
     /// The same with a sink that is read when its owner likes.
+    ///
+    /// # Errors
+    /// As `open`.
     pub fn connect(&self, peer: LocalPeer) -> Result<FrameConnection, Refused> {
         let (sink, receiver) = pipe_sink();
         Ok(FrameConnection { sender: self.open(peer, sink)?, receiver })
@@ -125,9 +145,20 @@ impl Visitors {
 
     /// Every shard ends as its process would: at once, and nobody is told.
     pub fn crash(&self) {
-        self.crashed.store(true, Ordering::Release);
-        for post in &self.posts {
+        for (post, room) in &self.ways {
+            room.crashed.store(true, Ordering::SeqCst);
             post.ring();
+        }
+    }
+}
+
+impl Room {
+    /// Tells those who wait that the gateway stops; of one that dies, that they were lost.
+    fn turn_away(&self) {
+        while let Some(visit) = self.inbox.take() {
+            if !self.crashed.load(Ordering::SeqCst) {
+                visit.turn_away();
+            }
         }
     }
 }
@@ -135,22 +166,20 @@ impl Visitors {
 impl VisitorsInbox {
     /// Whether the gateway is to die.
     pub(crate) fn is_crashed(&self) -> bool {
-        self.crashed.load(Ordering::Acquire)
+        self.0.crashed.load(Ordering::SeqCst)
     }
 
     fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Visit>> {
-        let next = self.inbox.poll_take(context);
+        let next = self.0.inbox.poll_take(context);
         // After the look, which registered for the next ring.
         if self.is_crashed() { Poll::Ready(None) } else { next }
     }
+}
 
-    /// Nobody serves what waits.
-    pub(crate) fn turn_away(&self) {
-        while let Some(visit) = self.inbox.take() {
-            if !self.is_crashed() {
-                visit.turn_away();
-            }
-        }
+impl Drop for VisitorsInbox {
+    fn drop(&mut self) {
+        self.0.is_closed.store(true, Ordering::SeqCst);
+        self.0.turn_away();
     }
 }
 
@@ -166,7 +195,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, visitors: &VisitorsInbox) {
             if visitors.is_crashed() {
                 return;
             }
-            // Nobody is left who could open a call.
+            // Nobody is left who could open a call, or ask for a crash.
             return std::future::pending().await;
         };
         shard.rest.note_activity();

@@ -27,21 +27,22 @@ impl<N: NodeLogic> Rehearsal<N> {
     pub(super) fn happen(&mut self, event: Event) {
         match event {
             Event::WriterTime { life } if life == self.life => {
-                if let Some(gateway) = &mut self.gateway {
-                    gateway.timer = None;
+                let now = self.now;
+                if self.gateway.as_mut().is_some_and(|gateway| is_due(&mut gateway.timer, now)) {
+                    self.with_writer(|writer, now| writer.handle_time(now));
                 }
-                self.with_writer(|writer, now| writer.handle_time(now));
             }
             Event::SessionTime { life, key } if life == self.life => {
-                if let Some(open) = self.open(key) {
-                    open.timer = None;
+                let now = self.now;
+                if self.open(key).is_some_and(|open| is_due(&mut open.timer, now)) {
+                    self.with_session(key, |session, now| session.handle_time(now));
                 }
-                self.with_session(key, |session, now| session.handle_time(now));
             }
             Event::NodeTime { node } => {
-                self.seats[node].timer = None;
-                self.seats[node].logic.handle_time(self.now);
-                self.ask_node(node);
+                if is_due(&mut self.seats[node].timer, self.now) {
+                    self.seats[node].logic.handle_time(self.now);
+                    self.ask_node(node);
+                }
             }
             Event::Post { life, message } if life == self.life => {
                 self.with_writer(|writer, now| writer.handle_message(message, now));
@@ -341,4 +342,9 @@ impl<N: NodeLogic> Rehearsal<N> {
             self.with_writer(|writer, now| writer.handle_outcome(outcome, started, now));
         }
     }
+}
+
+/// Whether a timer has come; an earlier one may have taken its place, and then it has not.
+fn is_due(timer: &mut Option<Moment>, now: Moment) -> bool {
+    timer.take_if(|at| *at <= now).is_some()
 }
