@@ -9,6 +9,7 @@
 //!
 //! 1. The hook's rows are there exactly when its event is: it runs in the transaction that stores that.
 //! 2. The node waits as long as it is told before it dials again, as every node must.
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
 use std::path::Path;
