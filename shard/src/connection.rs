@@ -20,7 +20,6 @@ use gateway_core::limits::Limits;
 use gateway_core::time::Moment;
 use h2::Reason;
 use h2::server::Builder;
-use tokio_rustls::server::TlsStream;
 
 use crate::bell::{Bell, Wish};
 use crate::executor::Tcp;
@@ -30,6 +29,7 @@ use crate::place::Place;
 use crate::shard::{ConnectionLease, Shard};
 use crate::stream::{self, Afterwards, Peer, Stream, StreamCount};
 use crate::timers::Deadline;
+use crate::tls_stream::TlsStream;
 
 pub(crate) type Http2 = h2::server::Connection<Paced<TlsStream<Tcp>>, Bytes>;
 

@@ -16,7 +16,6 @@ use std::time::Duration;
 use futures_util::future::select;
 use gateway_core::time::Moment;
 use tokio::io::{AsyncRead as _, ReadBuf};
-use tokio_rustls::server::TlsStream;
 
 use crate::accept::{HandshakeSlot, SLOT_PATIENCE};
 use crate::bell::Wish;
@@ -29,12 +28,11 @@ use crate::panics;
 use crate::place::Place;
 use crate::shard::{ConnectionLease, Shard};
 use crate::stream::Peer;
+use crate::tls_stream::TlsStream;
 
 /// How long, and how often, a peer that was refused is read on.
 const LINGER: Duration = Duration::from_millis(250);
 const LINGER_READS: usize = 64;
-/// Plaintext and records that rustls may hold for a peer that does not read.
-const TLS_BUFFER_BYTES: usize = 32 << 10;
 
 /// What a peer speaks within TLS, ready to be served.
 enum Spoken {
@@ -112,7 +110,7 @@ async fn secure_and_greet(
     };
     drop(slot);
     let peer = identify(shard, &tls);
-    let protocol = tls.get_ref().1.alpn_protocol();
+    let protocol = tls.session().alpn_protocol();
     if shard.listener_tls.speaks_http1() && protocol != Some(listener_tls::HTTP2) {
         // Who names no protocol speaks HTTP/1.1: HTTP/2 within TLS is always named.
         return Some((Spoken::Http1(Box::new(tls)), peer));
@@ -125,12 +123,7 @@ async fn secure_and_greet(
 
 async fn secure(shard: &Rc<Shard>, tcp: TcpSocket) -> Result<TlsStream<Tcp>, String> {
     let tcp = executor::stream(tcp).map_err(|error| error.to_string())?;
-    let accepting = shard
-        .listener_tls
-        .acceptor()
-        .accept_with(tcp, |session| session.set_buffer_limit(Some(TLS_BUFFER_BYTES)))
-        .into_fallible();
-    match accepting.await {
+    match TlsStream::accept(shard.listener_tls.config(), tcp).await {
         Ok(tls) => Ok(tls),
         Err((error, tcp)) => {
             count_bad_certificate(shard, &error);
@@ -204,8 +197,7 @@ async fn bounded<T>(
 }
 
 fn identify(shard: &Shard, tls: &TlsStream<Tcp>) -> Peer {
-    let (_, session) = tls.get_ref();
-    match session.peer_certificates().and_then(<[_]>::first) {
+    match tls.session().peer_certificates().and_then(<[_]>::first) {
         None => Peer::Anonymous,
         Some(leaf) => match shard.identity.read(leaf) {
             Ok(certificate) => Peer::Node(Box::new(certificate)),

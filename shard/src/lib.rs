@@ -55,6 +55,7 @@ mod stopping;
 mod stream;
 mod timers;
 pub mod tls;
+mod tls_stream;
 mod told;
 mod transport;
 mod tunnel_desk;

@@ -1,6 +1,6 @@
 //! What a shard's listener shows and accepts now: certificates, roots, and what is revoked.
 //!
-//! Owns the acceptor of new handshakes. It is made anew when either part changes; a connection that stands, or is
+//! Owns what new handshakes are made with. It is made anew when either part changes; a connection that stands, or is
 //! in its handshake, keeps what it began with.
 //!
 //! 1. Nobody waits for it, and no lock is taken: what it is made of never changes, and comes by message.
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gateway_core::mail::{Inbox, Weigh};
 use gateway_core::revocation::{RevokedSet, SerialKey, Verdict};
-use tokio_rustls::TlsAcceptor;
+use rustls::ServerConfig;
 
 use crate::http1;
 use crate::rest::RousingWaker;
@@ -45,7 +45,7 @@ pub(crate) struct ListenerTls {
 struct Parts {
     material: Arc<TlsMaterial>,
     revoked: Arc<RevokedSet>,
-    acceptor: TlsAcceptor,
+    config: Arc<ServerConfig>,
 }
 
 impl ListenerTls {
@@ -53,8 +53,8 @@ impl ListenerTls {
     pub(crate) fn new(material: Arc<TlsMaterial>, speaks_http1: bool) -> Self {
         let protocols: &[&[u8]] = if speaks_http1 { &[HTTP2, http1::ALPN] } else { &[HTTP2] };
         let revoked = Arc::default();
-        let acceptor = TlsAcceptor::from(material.server_config(&revoked, protocols));
-        Self { protocols, parts: RefCell::new(Parts { material, revoked, acceptor }) }
+        let config = material.server_config(&revoked, protocols);
+        Self { protocols, parts: RefCell::new(Parts { material, revoked, config }) }
     }
 
     /// Whether HTTP/1.1 is spoken beside HTTP/2.
@@ -63,8 +63,8 @@ impl ListenerTls {
     }
 
     /// For the next handshake.
-    pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        self.parts.borrow().acceptor.clone()
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.parts.borrow().config)
     }
 
     /// What is held against a certificate.
@@ -94,7 +94,7 @@ impl ListenerTls {
 
 impl Parts {
     fn renew(&mut self, protocols: &[&[u8]]) {
-        self.acceptor = TlsAcceptor::from(self.material.server_config(&self.revoked, protocols));
+        self.config = self.material.server_config(&self.revoked, protocols);
     }
 }
 

@@ -15,13 +15,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_rustls::server::TlsStream;
 
 use super::frames::{self, Arrived, Fault, Incoming};
 use crate::bell::Bell;
 use crate::executor::Tcp;
 use crate::paced::Paced;
 use crate::shard::Shard;
+use crate::tls_stream::TlsStream;
 use crate::transport::Gone;
 
 /// Most that one read brings.

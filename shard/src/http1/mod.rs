@@ -24,7 +24,6 @@ use gateway_core::time::Moment;
 use gateway_proto::path;
 use http::StatusCode;
 use tokio::io::ReadBuf;
-use tokio_rustls::server::TlsStream;
 
 pub(crate) use answer::{close, ended, go_on, upgraded};
 pub(crate) use frames::{Arrived, Incoming, message};
@@ -43,6 +42,7 @@ use crate::shard::{ConnectionLease, Shard};
 use crate::status::CallStatus;
 use crate::stream::{self, Afterwards, Peer, Stream};
 use crate::timers::Deadline;
+use crate::tls_stream::TlsStream;
 use crate::transport::{Exchange, Gone};
 
 /// ALPN's name of it.
