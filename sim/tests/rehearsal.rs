@@ -63,6 +63,14 @@ impl Daemon {
         }
     }
 
+    /// Does a command, unless it is known: it was sent again then, and its report is owed anyway.
+    fn execute(&mut self, id: CommandId, attempt: Attempt) {
+        if self.done.insert(id, attempt).is_none() {
+            self.executions.push(id);
+            self.report(id, attempt);
+        }
+    }
+
     fn report(&mut self, id: CommandId, attempt: Attempt) {
         self.next_ref += 1;
         self.awaited.push_back(id);
@@ -114,12 +122,7 @@ impl NodeLogic for Daemon {
                     self.report(id, attempt);
                 }
             }
-            GatewayFrame::Command(command) => {
-                if self.done.insert(command.id, command.attempt).is_none() {
-                    self.executions.push(command.id);
-                    self.report(command.id, command.attempt);
-                }
-            }
+            GatewayFrame::Command(command) => self.execute(command.id, command.attempt),
             GatewayFrame::Ack(_) => {
                 if let Some(id) = self.awaited.pop_front() {
                     self.done.remove(&id);

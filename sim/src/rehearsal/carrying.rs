@@ -38,12 +38,7 @@ impl<N: NodeLogic> Rehearsal<N> {
                     self.with_session(key, |session, now| session.handle_time(now));
                 }
             }
-            Event::NodeTime { node } => {
-                if is_due(&mut self.seats[node].timer, self.now) {
-                    self.seats[node].logic.handle_time(self.now);
-                    self.ask_node(node);
-                }
-            }
+            Event::NodeTime { node } => self.node_time(node),
             Event::Post { life, message } if life == self.life => {
                 self.with_writer(|writer, now| writer.handle_message(message, now));
             }
@@ -119,6 +114,13 @@ impl<N: NodeLogic> Rehearsal<N> {
         if let Some(at) = deadline.filter(|at| seat.timer.is_none_or(|timer| *at < timer)) {
             seat.timer = Some(at);
             self.at(at.since(now), Event::NodeTime { node });
+        }
+    }
+
+    fn node_time(&mut self, node: usize) {
+        if is_due(&mut self.seats[node].timer, self.now) {
+            self.seats[node].logic.handle_time(self.now);
+            self.ask_node(node);
         }
     }
 
