@@ -220,7 +220,10 @@ async fn a_drain_that_an_embedder_asks_for_refuses_with_a_pushback_and_is_taken_
     let drained = handle.drain(Duration::from_secs(60)).await.unwrap();
     assert_eq!((drained.sessions, drained.is_new), (1, true));
     assert!(!handle.drain(Duration::from_secs(1)).await.unwrap().is_new, "the first one stands");
-    assert_eq!(handle.status().phase, Phase::Draining);
+    asked_until(SOON, "its status says so", async || {
+        (handle.status().phase == Phase::Draining).then_some(())
+    })
+    .await;
     node.cut();
     stage
         .world

@@ -63,7 +63,8 @@ impl GatewayHandle {
     }
 
     /// The gateway as `GET /v1/health` shows it: phase, lease, headroom, queues, loops, shards. It reads counters
-    /// alone, so it answers at once whatever the threads do, and also when they have ended.
+    /// alone, so it answers at once whatever the threads do, and also when they have ended; what was just answered
+    /// to another question may be in it a moment later.
     pub fn status(&self) -> Health {
         self.0.readings.health()
     }
