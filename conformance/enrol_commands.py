@@ -10,12 +10,6 @@ import os
 import sys
 from pathlib import Path
 
-import grpc
-
-from enrol import expiry_of, fetch_secret, join, node_id_of, renew, serial_of
-from node import Identity, Node
-from wire import Wire
-
 CHECKOUT = Path(__file__).resolve().parent.parent
 ABOUT = {
     "join": "Joins this machine to a fleet with a join token: makes its key, and gets its certificate.",
@@ -49,6 +43,13 @@ def arguments(command: str) -> argparse.Namespace:
 def main() -> int:
     command = sys.argv[1]
     options = arguments(command)
+    # Only now: --help, and what is wrong with a command line, are told without the libraries.
+    import grpc
+
+    from enrol import expiry_of, fetch_secret, join, node_id_of, renew, serial_of
+    from node import Identity, Node
+    from wire import Wire
+
     wire = Wire(CHECKOUT / "proto" / "proto")
     identity = None
     if command != "join":

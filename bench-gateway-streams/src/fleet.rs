@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
+use gateway_testbed::database::register_certificates;
 use gateway_testbed::node::{Behaviour, ExecutionLog, Node, NodeOptions, Observer, RedialBounds, Target};
 use gateway_testbed::pki::{Identity, Pki};
 use gateway_testbed::process::{Usage, usage};
+use sqlx::{Connection, PgConnection};
 
 use self::process::LoadProcess;
 use crate::arguments::NodeTransport;
@@ -55,6 +57,9 @@ pub(crate) struct FleetPlan {
     pub(crate) source_addresses: u16,
     /// The authority of their certificates, where other processes have to read it.
     pub(crate) pki_folder: Option<PathBuf>,
+    /// The database in which their certificates are recorded before they dial; `None`: the gateway takes those that it
+    /// does not know. Not of nodes in other processes.
+    pub(crate) recorded_in: Option<String>,
 }
 
 impl FleetPlan {
@@ -72,6 +77,7 @@ impl FleetPlan {
             processes: world.load_processes(),
             source_addresses: world.source_addresses(),
             pki_folder: world.pki_folder().map(PathBuf::from),
+            recorded_in: None,
         }
     }
 
@@ -100,8 +106,8 @@ struct NodeStart {
 }
 
 impl NodeStart {
-    /// Of every node of `plan`, the first of which is number `first` among all.
-    fn all(plan: &FleetPlan, pki: &Pki, first: usize) -> anyhow::Result<VecDeque<Self>> {
+    /// Of every node of `plan`, the first of which is number `first` among all; with the serials of their certificates.
+    fn all(plan: &FleetPlan, pki: &Pki, first: usize) -> anyhow::Result<(VecDeque<Self>, Vec<String>)> {
         let names = &plan.names;
         let identities: Vec<Identity> = pki.nodes(names.iter().map(String::as_str))?;
         let mut starts = VecDeque::with_capacity(names.len());
@@ -115,7 +121,7 @@ impl NodeStart {
             }
             starts.push_back(Self { id: pki.node_id(name), target });
         }
-        Ok(starts)
+        Ok((starts, identities.into_iter().map(|identity| identity.serial).collect()))
     }
 
     fn start(self, plan: &FleetPlan, observer: Arc<dyn Observer>) -> Node {
@@ -196,7 +202,12 @@ impl Fleet {
         if plan.processes > 1 {
             self.start_processes(&plan, before)?;
         } else {
-            let starts = NodeStart::all(&plan, pki, before)?;
+            let (starts, serials) = NodeStart::all(&plan, pki, before)?;
+            if let Some(url) = &plan.recorded_in {
+                let mut connection = PgConnection::connect(url).await.context("recording certificates")?;
+                let ids: Vec<String> = starts.iter().map(|start| start.id.clone()).collect();
+                register_certificates(&mut connection, &ids, &serials).await?;
+            }
             for (index, start) in starts.into_iter().enumerate() {
                 let due = Duration::from_secs_f64(index as f64 / plan.per_second);
                 while started.elapsed() < due {

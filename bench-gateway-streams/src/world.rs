@@ -342,6 +342,14 @@ impl World {
         }
     }
 
+    /// The gateway of the harness's own, of several the first; `None` where it is attached to another.
+    pub(crate) fn first_member(&self) -> Option<&Member> {
+        match &self.gateway {
+            Gateway::Own(members) => members.first(),
+            Gateway::Running { .. } => None,
+        }
+    }
+
     /// The database server of the harness's own.
     pub(crate) fn cluster(&mut self) -> anyhow::Result<&mut Cluster> {
         self.cluster.as_mut().context("this needs a database server of the harness's own, not --attach")

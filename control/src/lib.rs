@@ -17,6 +17,7 @@ mod http;
 mod metrics;
 mod process;
 pub mod relay;
+pub mod small_file;
 mod status;
 pub mod tunnel;
 

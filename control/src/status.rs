@@ -109,6 +109,8 @@ pub struct QueueHealth {
     pub failures: u64,
     /// Kept after later jobs committed.
     pub last_error: Option<String>,
+    /// When that was, in seconds since 1970.
+    pub last_error_at: Option<f64>,
 }
 
 /// One loop: of a queue, of the listener, or the turns of a thread.
@@ -125,6 +127,8 @@ pub struct LoopHealth {
     pub running_seconds: Option<f64>,
     /// Kept after later runs ended well.
     pub last_error: Option<String>,
+    /// When that was, in seconds since 1970.
+    pub last_error_at: Option<f64>,
 }
 
 /// One shard.

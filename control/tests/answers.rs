@@ -58,6 +58,7 @@ impl Status for Gateway {
                 consecutive_failures: 4,
                 failures: 5,
                 last_error: Some("the database is away".to_owned()),
+                last_error_at: Some(7.5),
             }],
             loops: vec![LoopHealth {
                 name: "listener".to_owned(),
@@ -67,6 +68,7 @@ impl Status for Gateway {
                 last_clean_run_at: Some(1.25),
                 running_seconds: None,
                 last_error: Some("lost".to_owned()),
+                last_error_at: Some(8.5),
             }],
             shards: vec![ShardHealth { shard: 0, cpu: None, counters: BTreeMap::from([("frames_in", 7)]) }],
         }
@@ -130,10 +132,11 @@ fn health_is_503_while_the_gateway_does_not_serve() {
     assert_eq!(json["queues"][0]["queue"], "dispatch");
     assert_eq!(json["queues"][0]["consecutive_failures"], 4);
     assert_eq!(json["queues"][0]["last_error"], "the database is away");
+    assert_eq!(json["queues"][0]["last_error_at"], 7.5);
     assert_eq!(json["shards"][0]["counters"]["frames_in"], 7);
     let listener = serde_json::json!({
         "loop": "listener", "clean_runs": 3, "consecutive_failures": 1, "failures": 2, "last_clean_run_at": 1.25,
-        "running_seconds": null, "last_error": "lost"
+        "running_seconds": null, "last_error": "lost", "last_error_at": 8.5
     });
     assert_eq!(json["loops"][0], listener);
 

@@ -69,6 +69,8 @@ pub enum AdmissionBound {
     PendingHellos,
     /// Of the calls that are passed on.
     Relays,
+    /// Streams for tunnels, of a node or of a shard.
+    Tunnels,
 }
 
 impl CloseReason {
@@ -96,6 +98,23 @@ impl CloseReason {
         match self {
             Self::Refused { retry_after, .. } => Some(*retry_after),
             Self::Draining { reconnect_after } => Some(*reconnect_after),
+            _ => None,
+        }
+    }
+
+    /// What an operator does about it, where it is the node's certificate that is refused.
+    pub const fn certificate_advice(&self) -> Option<&'static str> {
+        match self {
+            Self::BadCertificate(_) => {
+                Some("give the node a certificate with its own SPIFFE name, and record it in node_certs")
+            }
+            Self::Revoked(_) => Some(
+                "if the node is to come back, let it join again, or clear revoked_at of the row in node_certs",
+            ),
+            Self::Expired => Some("let the node join again, and see why it did not renew"),
+            Self::NotPermitted(_) => {
+                Some("see the certificate's row in node_certs, and what the node says it is")
+            }
             _ => None,
         }
     }
@@ -153,6 +172,9 @@ impl fmt::Display for CloseReason {
             }
             Self::Refused { bound: AdmissionBound::Relays, .. } => {
                 f.write_str("too many calls are being passed on; retry after the given delay")
+            }
+            Self::Refused { bound: AdmissionBound::Tunnels, .. } => {
+                f.write_str("as many streams for tunnels are open as may be; retry after the given delay")
             }
             Self::Expired => {
                 f.write_str("the node's certificate has expired; reconnect with a renewed one, or join again")

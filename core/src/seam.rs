@@ -72,10 +72,11 @@ pub enum ToWriter {
         node: NodeId,
         epoch: SessionEpoch,
     },
-    /// The session is over, for whatever reason. The last message of this key.
+    /// The session is over, for whatever reason, whose label goes along. The last message of this key.
     Closed {
         key: SessionKey,
         node: NodeId,
+        reason: &'static str,
     },
     /// The shard has closed its listener and all its sessions. The last message of a shard.
     ShardStopped {

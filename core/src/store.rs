@@ -479,7 +479,7 @@ pub enum InventoryOutcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PresenceEntry {
     Alive { node: NodeId, epoch: SessionEpoch },
-    Disconnected { node: NodeId, epoch: SessionEpoch },
+    Disconnected { node: NodeId, epoch: SessionEpoch, reason: &'static str },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -94,7 +94,7 @@ told_of_duplicates AS (
     FROM duplicates d
     UNION ALL
     SELECT 'node.disconnected', d.node_id,
-           jsonb_build_object('gateway', d.gateway_id, 'session_epoch', d.session_epoch)
+           jsonb_build_object('gateway', d.gateway_id, 'session_epoch', d.session_epoch, 'reason', 'quarantined')
     FROM duplicates d
     WHERE d.connected
 ),

@@ -1,10 +1,10 @@
 -- Liveness and disconnects, fenced by the session's epoch. Liveness reads sessions and locks none:
 -- what a Hello makes of it a moment later is as true as what it was. A session that is written as ended (a
 -- sweep took its gateway for dead) does not live on: nothing is dispatched to it, and its gateway must know.
--- $1 gateway; one element an entry in $2 node, $3 session epoch, $4 whether it is disconnected.
+-- $1 gateway; one element an entry in $2 node, $3 session epoch, $4 why it is disconnected, or null.
 WITH asked AS MATERIALIZED (
-    SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.session_epoch, a.gone
-    FROM unnest($2::text[], $3::bigint[], $4::boolean[]) WITH ORDINALITY a (node_id, session_epoch, gone, slot)
+    SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.session_epoch, a.reason, a.reason IS NOT NULL AS gone
+    FROM unnest($2::text[], $3::bigint[], $4::text[]) WITH ORDINALITY a (node_id, session_epoch, reason, slot)
     ORDER BY 2, 1
 ),
 -- In the order of `asked`: first the sessions that ended, then, in the next step, liveness.
@@ -37,11 +37,12 @@ disconnected AS (
     SET disconnected_at = compute_now()
     FROM seen e
     WHERE s.node_id = e.node_id AND e.gone AND e.matched AND e.disconnected_at IS NULL
-    RETURNING s.node_id, s.session_epoch
+    RETURNING s.node_id, s.session_epoch, e.reason
 ),
 told AS (
     INSERT INTO outbox (kind, node_id, body)
-    SELECT 'node.disconnected', d.node_id, jsonb_build_object('gateway', $1, 'session_epoch', d.session_epoch)
+    SELECT 'node.disconnected', d.node_id,
+           jsonb_build_object('gateway', $1, 'session_epoch', d.session_epoch, 'reason', d.reason)
     FROM disconnected d
 ),
 written AS (

@@ -51,7 +51,8 @@ reaped AS (
 ),
 told AS (
     INSERT INTO outbox (kind, node_id, body)
-    SELECT 'node.disconnected', r.node_id, jsonb_build_object('gateway', $3, 'session_epoch', r.session_epoch)
+    SELECT 'node.disconnected', r.node_id,
+           jsonb_build_object('gateway', $3, 'session_epoch', r.session_epoch, 'reason', 'gateway-dead')
     FROM reaped r
 ),
 counted AS MATERIALIZED (

@@ -3,6 +3,10 @@
 //! Owns what was said last. Never decides anything, and never logs what a peer sent.
 //!
 //! 1. A queue that fails says so once, and once that it works again.
+//! 2. After the first failure comes one line that all is clear: when no queue fails any more, or the lease, whose job
+//!    never ceases, is renewed again. A queue whose jobs were given up has nothing to succeed with.
+
+use std::time::Instant;
 
 use gateway_core::ids::GatewayId;
 use gateway_core::store::{HelloOutcome, LeaseOutcome, Outcome, Queue, Routed, StoreError};
@@ -14,6 +18,8 @@ pub(crate) struct LogLines {
     gateway: GatewayId,
     phase: Phase,
     failing: [bool; Queue::ALL.len()],
+    /// When the first of those that fail began to.
+    failing_since: Option<Instant>,
     other_owner: Option<String>,
     leads_sweeps: bool,
     left_out: usize,
@@ -25,6 +31,7 @@ impl LogLines {
             gateway,
             phase: Phase::Waiting,
             failing: [false; Queue::ALL.len()],
+            failing_since: None,
             other_owner: None,
             leads_sweeps: false,
             left_out: 0,
@@ -46,12 +53,16 @@ impl LogLines {
             }
             Some(error) if !*failing => {
                 *failing = true;
+                self.failing_since.get_or_insert_with(Instant::now);
                 tracing::warn!(queue = queue.label(), %error, "a job failed; trying again");
             }
             Some(_) => {}
             None if *failing => {
                 *failing = false;
                 tracing::info!(queue = queue.label(), "jobs commit again");
+                if queue == Queue::Lease || !self.failing.contains(&true) {
+                    self.note_all_clear();
+                }
             }
             None => {}
         }
@@ -69,6 +80,17 @@ impl LogLines {
         }
         if let Outcome::Lease(Ok(lease)) = outcome {
             self.note_lease(lease);
+        }
+    }
+
+    fn note_all_clear(&mut self) {
+        self.failing = [false; Queue::ALL.len()];
+        if let Some(since) = self.failing_since.take() {
+            tracing::info!(
+                gateway = %self.gateway,
+                seconds = since.elapsed().as_secs(),
+                "all clear: the database is back, and jobs commit again; so long ago the first one failed"
+            );
         }
     }
 
@@ -168,23 +190,58 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_quarantine_names_the_node_and_the_certificate() {
+    fn lines_of(said: impl FnOnce(&mut LogLines)) -> Vec<String> {
         let (sender, lines) = channel();
         let log =
             tracing_subscriber::fmt().with_ansi(false).with_writer(move || Line(sender.clone())).finish();
+        tracing::subscriber::with_default(log, || {
+            said(&mut LogLines::new(GatewayId::new("g").expect("a gateway")));
+        });
+        lines.try_iter().map(|line| String::from_utf8(line).expect("text")).collect()
+    }
+
+    #[test]
+    fn an_outage_ends_with_one_line_though_a_queue_has_nothing_left_to_succeed_with() {
+        let away = || StoreError::Retry("away".into());
+        let renewed = || Outcome::Lease(Ok(LeaseOutcome::Released));
+        let all_clear = |lines: &[String]| lines.iter().filter(|line| line.contains("all clear")).count();
+        let lines = lines_of(|lines| {
+            lines.note_outcome(&renewed());
+            lines.note_outcome(&Outcome::Statuses(Err(away())));
+            lines.note_outcome(&Outcome::Lease(Err(away())));
+            lines.note_outcome(&Outcome::Lease(Err(away())));
+        });
+        assert_eq!((lines.len(), all_clear(&lines)), (2, 0), "{lines:?}");
+        let lines = lines_of(|lines| {
+            lines.note_outcome(&Outcome::Statuses(Err(away())));
+            lines.note_outcome(&Outcome::Lease(Err(away())));
+            lines.note_outcome(&renewed());
+            lines.note_outcome(&Outcome::Statuses(Ok(Vec::new())));
+        });
+        assert_eq!(all_clear(&lines), 1, "the lease is renewed: {lines:?}");
+        let lines = lines_of(|lines| {
+            lines.note_outcome(&Outcome::Statuses(Err(away())));
+            lines.note_outcome(&Outcome::Updates(Err(away())));
+            lines.note_outcome(&Outcome::Statuses(Ok(Vec::new())));
+            assert!(lines.failing_since.is_some(), "one fails still");
+            lines.note_outcome(&Outcome::Updates(Ok(Vec::new())));
+            lines.note_outcome(&Outcome::Updates(Ok(Vec::new())));
+        });
+        assert_eq!(all_clear(&lines), 1, "none fails: {lines:?}");
+    }
+
+    #[test]
+    fn a_quarantine_names_the_node_and_the_certificate() {
         let identity = Identity {
             node: NodeId::new("n-7").expect("a node"),
             site: String::new(),
             certificate_serial: "5A07".to_owned(),
         };
         let outcome = HelloOutcome::Quarantined(Box::new(identity));
-        tracing::subscriber::with_default(log, || {
-            let mut lines = LogLines::new(GatewayId::new("g").expect("a gateway"));
+        let lines = lines_of(|lines| {
             lines.note_outcome(&Outcome::Hellos(Ok(Routed::Committed(vec![outcome]))));
         });
-        let line = String::from_utf8(lines.recv().expect("a line")).expect("text");
+        let [line] = &lines[..] else { panic!("one line alone: {lines:?}") };
         assert!(line.contains("node=\"n-7\"") && line.contains("serial=\"5A07\""), "{line}");
-        assert_eq!(lines.try_iter().count(), 0, "one line alone");
     }
 }

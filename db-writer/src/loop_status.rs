@@ -16,6 +16,7 @@ pub struct LoopStatus {
     consecutive_failures: AtomicU64,
     last_clean_at: AtomicU64,
     running_since: AtomicU64,
+    last_error_at: AtomicU64,
     last_error: Mutex<Option<String>>,
 }
 
@@ -33,6 +34,8 @@ pub struct LoopReading {
     pub running: Option<Duration>,
     /// What the last failed run said; kept after later ones ended well.
     pub last_error: Option<String>,
+    /// When that run ended, since 1970.
+    pub last_error_at: Option<Duration>,
 }
 
 impl LoopStatus {
@@ -47,6 +50,7 @@ impl LoopStatus {
         if let Some(error) = error {
             self.failures.fetch_add(1, Ordering::Relaxed);
             self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
+            self.last_error_at.store(now_ms(), Ordering::Relaxed);
             *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             return;
         }
@@ -66,6 +70,7 @@ impl LoopStatus {
             running: at(&self.running_since)
                 .map(|since| Duration::from_millis(now_ms().saturating_sub(since))),
             last_error: self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            last_error_at: at(&self.last_error_at).map(Duration::from_millis),
         }
     }
 }
@@ -91,6 +96,7 @@ mod tests {
         let reading = status.read();
         assert_eq!((reading.failures, reading.consecutive_failures, reading.running), (2, 2, None));
         assert_eq!(reading.last_error.as_deref(), Some("still away"));
+        assert!(reading.last_error_at.is_some());
         assert_eq!(reading.last_clean_run, None);
         status.end(None);
         let reading = status.read();

@@ -321,6 +321,9 @@ async fn wait_for_database(
         match checked {
             Ok(version) => {
                 tracing::debug!(version, "schema and hooks checked");
+                if complained {
+                    tracing::info!("all clear: the database is back");
+                }
                 return Ok(true);
             }
             Err((error, StoreError::Fatal(_))) => return Err(error),

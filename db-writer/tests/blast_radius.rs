@@ -138,7 +138,8 @@ impl Stage {
         if self.refused.is_multiple_of(8) {
             let (_, news) = shard.news().await;
             assert!(matches!(news, SessionNews::Close(_)), "{news:?}");
-            let closed = ToWriter::Closed { key: shard.key(self.bad_slot), node: node(&Self::bad_name()) };
+            let (key, node) = (shard.key(self.bad_slot), node(&Self::bad_name()));
+            let closed = ToWriter::Closed { key, node, reason: "protocol" };
             shard.post(closed).await;
             self.cuts += 1;
             self.dial_bad().await;

@@ -118,7 +118,8 @@ async fn only_the_live_session_of_this_gateway_is_served() {
     for name in ["n1", "n2", "n3"] {
         db.enqueue(name, "default").await;
     }
-    let entries = vec![PresenceEntry::Disconnected { node: node("n3"), epoch: gone.epoch }];
+    let entries =
+        vec![PresenceEntry::Disconnected { node: node("n3"), epoch: gone.epoch, reason: "peer-gone" }];
     db.runner(Queue::Presence).run(&Job::Presence { gateway: gateway("g1"), entries }).await;
     assert_eq!((old.epoch, new.epoch, elsewhere.epoch), (SessionEpoch(1), SessionEpoch(2), SessionEpoch(2)));
     let wants = |epochs: [SessionEpoch; 3]| {

@@ -334,6 +334,8 @@ async fn a_certificate_that_two_machines_use_in_turn_is_revoked_whichever_gatewa
     assert_eq!(text(&mut db.sql, session).await, "g1 8 t");
     let told = "SELECT string_agg(kind, ' ' ORDER BY kind) FROM outbox WHERE node_id = 'n1' AND kind <> 'node.connected'";
     assert_eq!(text(&mut db.sql, told).await, "node.disconnected node.quarantined");
+    let why = "SELECT body ->> 'reason' FROM outbox WHERE node_id = 'n1' AND kind = 'node.disconnected'";
+    assert_eq!(text(&mut db.sql, why).await, "quarantined");
     for (proof, machine, boot) in [(&one, "A", "a3"), (&two, "B", "b1"), (&one, "C", "c")] {
         let outcome = hello_from(&db, proof, machine, boot).await;
         let HelloOutcome::Refused(reason) = outcome else { panic!("{outcome:?}") };

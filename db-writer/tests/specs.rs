@@ -166,7 +166,7 @@ async fn a_session_that_is_not_the_nodes_gets_nothing() {
     assert_eq!(db.due(vec![look("n1", &second, &[], false, MOST)], ALL).await, [""], "another gateway's");
     let of_the_second = || vec![look("n1", &second, &[], false, MOST)];
     assert_eq!(db.due_on("g2", of_the_second(), ALL).await, ["a 1"]);
-    let gone = PresenceEntry::Disconnected { node: node("n1"), epoch: second.epoch };
+    let gone = PresenceEntry::Disconnected { node: node("n1"), epoch: second.epoch, reason: "peer-gone" };
     let job = Job::Presence { gateway: gateway("g2"), entries: vec![gone] };
     db.runner_of("g2", Queue::Presence).run(&job).await;
     assert_eq!(db.due_on("g2", of_the_second(), ALL).await, [""], "disconnected");

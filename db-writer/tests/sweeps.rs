@@ -332,9 +332,9 @@ async fn sessions_of_a_gateway_whose_lease_ran_out_are_ended_and_no_others() {
     let pass = sweeper.page(&dead[0], (None, None, false), 1000).await;
     assert_eq!((pass.is_dead, pass.reaped, pass.skipped, pass.next), (true, 2, false, None));
     assert_eq!(connected(&mut db).await, ["n2", "n3"]);
-    let told = "SELECT node_id || ' ' || (body ->> 'gateway') || ' ' || (body ->> 'session_epoch') FROM outbox \
-                WHERE kind = 'node.disconnected' ORDER BY id";
-    assert_eq!(texts(&mut db.sql, told).await, ["n1 g2 1", "n4 g2 1"]);
+    let told = "SELECT node_id || ' ' || (body ->> 'gateway') || ' ' || (body ->> 'session_epoch') || ' ' || \
+                (body ->> 'reason') FROM outbox WHERE kind = 'node.disconnected' ORDER BY id";
+    assert_eq!(texts(&mut db.sql, told).await, ["n1 g2 1 gateway-dead", "n4 g2 1 gateway-dead"]);
     assert_eq!(sweeper.dead().await, [], "it is looked through once");
     // It comes back, and dies again: under the same epoch, since the owner is the same.
     let again = db.lease_of("g2", "o2").await;

@@ -176,7 +176,9 @@ async fn a_shard_that_takes_nothing_holds_no_other_up_and_gets_all_in_the_end() 
     }
     for _ in 0..3 {
         let epoch = shards[1].granted(1, "n41").await.epoch;
-        shards[1].post(ToWriter::Closed { key: shards[1].key(1), node: node("n41") }).await;
+        shards[1]
+            .post(ToWriter::Closed { key: shards[1].key(1), node: node("n41"), reason: "peer-gone" })
+            .await;
         shards[1].open.clear();
         assert!(epoch.0 > 0);
     }

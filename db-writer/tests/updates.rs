@@ -219,7 +219,11 @@ async fn liveness_and_disconnects_count_for_their_epoch_alone() {
     let old = db.connect(&proof, "n1", &[]).await.epoch;
     let new = db.connect(&proof, "n1", &[]).await.epoch;
     let alive = |name: &str, epoch| PresenceEntry::Alive { node: node(name), epoch };
-    let gone = |name: &str, epoch| PresenceEntry::Disconnected { node: node(name), epoch };
+    let gone = |name: &str, epoch| PresenceEntry::Disconnected {
+        node: node(name),
+        epoch,
+        reason: "heartbeat-timeout",
+    };
     let mut runner = db.runner(Queue::Presence);
     let mut write = async |entries: Vec<PresenceEntry>| {
         let outcome = runner.run(&Job::Presence { gateway: gateway("g1"), entries }).await;
@@ -234,8 +238,8 @@ async fn liveness_and_disconnects_count_for_their_epoch_alone() {
     assert_eq!(number(&mut db.sql, seen).await, 1);
     assert_eq!(write(vec![gone("n1", new), alive("n1", new)]).await, [Written; 2]);
     assert_eq!(write(vec![gone("n1", new)]).await, [Written]);
-    let told = "SELECT count(*) FROM outbox WHERE kind = 'node.disconnected'";
-    assert_eq!(number(&mut db.sql, told).await, 1);
+    let told = "SELECT string_agg(body ->> 'reason', ' ') FROM outbox WHERE kind = 'node.disconnected'";
+    assert_eq!(text(&mut db.sql, told).await, "heartbeat-timeout", "it is told once, with why");
     assert_eq!(number(&mut db.sql, "SELECT count(disconnected_at) FROM node_sessions").await, 1);
 }
 

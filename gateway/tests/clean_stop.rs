@@ -56,7 +56,8 @@ async fn a_terminated_gateway_tells_its_nodes_and_leaves_nothing_to_wait_for() {
             .unwrap();
     assert_eq!(open, [], "sessions without a disconnect");
     let told: Vec<(String,)> = sqlx::query_as(
-        "SELECT node_id FROM outbox WHERE kind = 'node.disconnected' ORDER BY node_id COLLATE \"C\"",
+        "SELECT node_id FROM outbox WHERE kind = 'node.disconnected' AND body ->> 'reason' = 'stopping' \
+         ORDER BY node_id COLLATE \"C\"",
     )
     .fetch_all(&mut database)
     .await

@@ -71,7 +71,7 @@ async fn a_crash_of_the_database_within_the_fence_costs_no_session_and_no_update
 #[tokio::test]
 async fn away_for_longer_than_the_fence_the_gateway_sends_its_nodes_off_and_comes_back() {
     let mut world = World::with_own_cluster("long_outage").await;
-    let _gateway = world.gateway("g", SHORT_LEASE).await;
+    let gateway = world.gateway("g", SHORT_LEASE).await;
     let nodes = world
         .nodes("node", 10, "g", |options| {
             options.lanes = vec![("default".to_owned(), 4)];
@@ -127,6 +127,8 @@ async fn away_for_longer_than_the_fence_the_gateway_sends_its_nodes_off_and_come
     let mut database = world.connect().await;
     let report = world.ledger(&mut database, &ids).await;
     assert_eq!(report.in_state("succeeded"), ids.len() as u64, "{report:?}");
+    let log = gateway.logged("all clear: the database is back").await;
+    assert!(log.contains("all clear: the database is back"), "the log says that the outage is over: {log}");
 }
 
 /// What one story of the blocked writer uses, small enough that the load is far over the bounds.

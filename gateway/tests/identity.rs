@@ -15,8 +15,9 @@ use gateway_proto::path;
 use gateway_proto::v1::{Hello, node_frame::Frame};
 use gateway_testbed::clock::monotonic_ns;
 use gateway_testbed::cluster::StopMode;
+use gateway_testbed::gateway_process::GatewayProcess;
 use gateway_testbed::node::{EndKind, Target};
-use gateway_testbed::pki::{GatewayFiles, Identity};
+use gateway_testbed::pki::{GatewayFiles, Identity, WrongCertificate};
 use gateway_testbed::raw::RawCall;
 use http::HeaderMap;
 use rustix::process::Signal;
@@ -188,6 +189,73 @@ async fn a_certificate_that_the_database_does_not_know_is_refused_unless_that_is
     assert_eq!(refusal(&world, &another).await, None);
     let metrics = get(&control, "/metrics").await.1;
     assert!(metrics.contains("gateway_hellos_of_unknown_certificates_total 1"), "{metrics}");
+}
+
+/// The one line of the log with this serial, of a certificate that was refused.
+async fn line_of(gateway: &GatewayProcess, serial: &str) -> String {
+    let log = gateway.logged(serial).await;
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains(serial) && line.contains("is refused")).collect();
+    let [line] = &lines[..] else { panic!("one line names {serial}: {lines:?}\n{log}") };
+    (*line).to_owned()
+}
+
+/// What a dial under this certificate comes to is told elsewhere; this one is over when it is refused.
+async fn dial(world: &World, identity: &Identity) {
+    let target = world.target("g", identity);
+    // In TLS 1.3 the client is done before its certificate is looked at: the alert may come with the call.
+    let Ok(mut call) = within(SOON, "a dial", RawCall::open(&target, path::SESSION, HeaderMap::new())).await
+    else {
+        return;
+    };
+    call.send(Frame::Hello(Hello {
+        protocol: 1,
+        boot_id: "b".to_owned(),
+        role: "storage".to_owned(),
+        ..Hello::default()
+    }));
+    let end = call.frame(SOON).await.expect("an answer").expect_err("it is refused");
+    assert_ne!(end.status(), Some(0), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_node_whose_certificate_is_refused_is_named_in_the_log_with_why_and_what_to_do() {
+    let world = World::new("refused_in_the_log").await;
+    let gateway = world.gateway("g", "").await;
+    let mut database = world.connect().await;
+    let control = control_address(&mut database, "g").await;
+
+    let stolen = world.register("stolen").await;
+    revoke(&mut database, &stolen.serial, "key leaked").await;
+    asked_until(SOON, "the gateway knows of it", async || {
+        get(&control, "/metrics").await.1.contains("gateway_revoked_certificates 1").then_some(())
+    })
+    .await;
+    for _ in 0..5 {
+        dial(&world, &stolen).await;
+    }
+    let line = line_of(&gateway, &stolen.serial).await;
+    assert!(line.contains(&world.id("stolen")) && line.contains("it is revoked"), "{line}");
+    assert!(line.contains("What to do") && line.contains("WARN"), "{line}");
+
+    // Nothing speaks against this one but what its Hello says.
+    let other_role = world.register("other-role").await;
+    dial(&world, &other_role).await;
+    let line = line_of(&gateway, &other_role.serial).await;
+    assert!(line.contains(&world.id("other-role")) && line.contains("another role than node"), "{line}");
+
+    for (wrong, why) in [
+        (WrongCertificate::Expired, "is out of its time: it expired at"),
+        (WrongCertificate::OtherTrustDomain, "of another trust domain"),
+        (WrongCertificate::NoUri, "exactly one URI"),
+        (WrongCertificate::ServerUsage, "not for clients"),
+        (WrongCertificate::OtherAuthority, "its authority"),
+    ] {
+        let identity = world.pki.wrong("imposter", wrong).unwrap();
+        dial(&world, &identity).await;
+        let line = line_of(&gateway, &identity.serial).await;
+        assert!(line.contains(why) && line.contains("What to do"), "{wrong:?}: {line}");
+    }
 }
 
 /// The TLS files of a gateway in a folder that a symlink names, as kubelet and cert-manager swap them.

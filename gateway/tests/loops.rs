@@ -63,7 +63,7 @@ async fn a_loop_that_is_stuck_or_fails_shows_until_it_is_clean_again() {
     asked_until(SOON, "that shows", async || {
         let shown = named(&health(&control).await.1, "feed");
         let failed = shown["consecutive_failures"].as_u64().is_some_and(|failures| failures > 0);
-        (failed && shown["last_error"].is_string()).then_some(())
+        (failed && shown["last_error"].is_string() && shown["last_error_at"].is_number()).then_some(())
     })
     .await;
 

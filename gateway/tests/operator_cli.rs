@@ -440,3 +440,51 @@ async fn a_follower_goes_on_where_it_was_when_the_database_comes_back() {
     assert!(child.try_wait().unwrap().is_none(), "it follows on");
     child.kill().await.unwrap();
 }
+
+#[tokio::test]
+async fn certificates_are_listed_with_what_speaks_against_them() {
+    let world = World::new("certs_list").await;
+    let _gateway = world.gateway("g", "").await;
+    let node = world.node("n1", "g", |_| {}).await;
+    let name = node.name().to_owned();
+    let mut database = world.connect().await;
+    let statements = format!(
+        "INSERT INTO node_certs (serial, node_id, not_after, role, revoked_at, revoked_reason) VALUES \
+         ('AA01', '{name}', compute_now() + interval '3 days', 'storage', NULL, NULL), \
+         ('AA02', '{name}', compute_now() - interval '1 day', 'node', compute_now(), E'key\nleaked'), \
+         ('AA03', 'another', compute_now() + interval '1 year', 'node', NULL, NULL)"
+    );
+    sql(&mut database, &statements).await;
+    let serials = |answer: &Answer| -> Vec<String> {
+        answer.json(0).iter().map(|row| row["serial"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = ask(&world, &["certs", "list", "--node", &name, "--json"]).await;
+    let rows = all.json(0);
+    assert_eq!(rows.len(), 3, "{}", all.stdout);
+    // Who recorded the first did not say when it ends.
+    assert_eq!((&rows[0]["in_use"], &rows[0]["expires_at"]), (&true.into(), &Value::Null), "{}", all.stdout);
+    assert_eq!((&rows[1]["serial"], &rows[1]["role"]), (&"AA01".into(), &"storage".into()));
+    assert_eq!((&rows[1]["expired"], &rows[1]["revoked_at"]), (&false.into(), &Value::Null));
+    assert_eq!((&rows[2]["expired"], &rows[2]["revoked_reason"]), (&true.into(), &"key\nleaked".into()));
+    assert_eq!(serials(&ask(&world, &["certs", "list", "--revoked", "--json"]).await), ["AA02"]);
+    let soon = ask(&world, &["certs", "list", "--expires-within", "7d", "--json"]).await;
+    assert_eq!(serials(&soon), ["AA01", "AA02"]);
+    let table = ask(&world, &["certs", "list", "--node", &name]).await;
+    table.is(0);
+    assert_eq!(table.stdout.lines().count(), 4, "a row is a line: {}", table.stdout);
+    assert!(table.stdout.contains("EXPIRES") && table.stdout.contains("key\\nleaked"), "{}", table.stdout);
+    let cut = ask(&world, &["certs", "list", "--limit", "1"]).await;
+    assert!(cut.stderr.contains("more than 1 certificate"), "{}", cut.stderr);
+}
+
+#[tokio::test]
+async fn a_session_was_last_seen_at_its_hello_until_its_liveness_is_written() {
+    let world = World::new("last_seen").await;
+    let _gateway = world.gateway("g", "").await;
+    let _node = world.node("n1", "g", |_| {}).await;
+    for list in ["sessions", "nodes"] {
+        let row = ask(&world, &[list, "--json"]).await.json(0).remove(0);
+        assert!(row["last_seen_at"].is_string(), "{list}: {row}");
+        assert!(row["last_seen_at"].as_str() >= row["connected_at"].as_str(), "{list}: {row}");
+    }
+}

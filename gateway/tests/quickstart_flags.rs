@@ -1,7 +1,8 @@
 //! `scripts/quickstart` checks what it is asked before it installs or builds anything.
 //!
 //! 1. A wrong option ends it with 2 at once, and is named.
-//! 2. The script knows every option of the demo that it hands over to.
+//! 2. So do the commands of `conformance/` with `--help`.
+//! 3. The script knows every option of the demo that it hands over to.
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,6 +39,24 @@ fn a_wrong_option_is_refused_before_anything_is_built() {
         );
         assert!(!told.contains("building"), "{arguments:?}: {told}");
     }
+}
+
+#[test]
+fn help_of_the_conformance_commands_is_printed_before_an_environment_is_made() {
+    let target = tempfile::tempdir().unwrap();
+    for command in ["join", "renew", "secret"] {
+        let script = root().join("conformance").join(command);
+        let output = Command::new("bash")
+            .arg(script)
+            .arg("--help")
+            .env("CARGO_TARGET_DIR", target.path())
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(told.contains(&format!("usage: conformance/{command}")), "{told}");
+    }
+    assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 0, "nothing was made");
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod support;
 use std::process::Output;
 
 use sqlx::{AssertSqlSafe, Executor};
-use support::World;
+use support::{SOON, World, within};
 
 async fn gateway(arguments: &[&str]) -> Output {
     let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_gateway"));
@@ -61,6 +61,37 @@ async fn a_configuration_whose_tls_files_are_missing_or_wrong_is_not_called_vali
     let syntax = gateway(&["config", "check", "--config", &config, "--syntax-only"]).await;
     assert_eq!(syntax.status.code(), Some(0), "{}", stderr(&syntax));
     assert!(String::from_utf8_lossy(&syntax.stdout).contains("not looked at"));
+}
+
+#[tokio::test]
+async fn a_file_of_the_configuration_that_is_a_pipe_is_refused_and_not_waited_for() {
+    let world = World::new("pipes").await;
+    let options = world.options("g", "");
+    options.write().unwrap();
+    let pipe = options.dir.join("pipe");
+    let (here, mode) = (rustix::fs::CWD, rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(here, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let written = std::fs::read_to_string(options.config_path()).unwrap();
+    let mut sound: toml::Table = written.parse().unwrap();
+    sound["database"].as_table_mut().unwrap().remove("url");
+    let pipe = pipe.display().to_string();
+    for (section, key) in [("database", "url_file"), ("tls", "certificate"), ("upstream", "ca")] {
+        let mut config = sound.clone();
+        let keys = config.entry(section).or_insert_with(|| toml::Table::new().into());
+        let keys = keys.as_table_mut().unwrap();
+        keys.insert(key.to_owned(), pipe.as_str().into());
+        if section == "upstream" {
+            keys.insert("join_url".to_owned(), "https://localhost:1".into());
+        }
+        std::fs::write(options.config_path(), config.to_string()).unwrap();
+        let config = options.config_path().display().to_string();
+        for command in [&["config", "check", "--config", &config][..], &["serve", "--config", &config]] {
+            let refused = within(SOON, "the refusal", gateway(command)).await;
+            let told = stderr(&refused);
+            assert_eq!(refused.status.code(), Some(2), "{command:?}: {told}");
+            assert!(told.contains(key) && told.contains("is no regular file"), "{command:?}: {told}");
+        }
+    }
 }
 
 #[tokio::test]

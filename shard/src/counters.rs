@@ -52,6 +52,8 @@ pub struct ShardCounters {
     pub refused_pending_hellos: Counter,
     /// Calls to be passed on that found no place.
     pub refused_relays: Counter,
+    /// Streams for tunnels that found no place.
+    pub refused_tunnels: Counter,
     /// Calls that were taken to be passed on to a service: Join, Renew, FetchSecret.
     pub relays: Counter,
     /// Gauge: streams of nodes for tunnels, those that have not said for which included.
@@ -116,6 +118,7 @@ impl ShardCounters {
                 self.refused_pending_hellos.one_more();
             }
             CloseReason::Refused { bound: AdmissionBound::Relays, .. } => self.refused_relays.one_more(),
+            CloseReason::Refused { bound: AdmissionBound::Tunnels, .. } => self.refused_tunnels.one_more(),
             CloseReason::BadCertificate(_)
             | CloseReason::Revoked(_)
             | CloseReason::Expired

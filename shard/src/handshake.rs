@@ -26,8 +26,9 @@ use crate::listener_tls;
 use crate::paced::Paced;
 use crate::panics;
 use crate::place::Place;
+use crate::refusals::Shown;
 use crate::shard::{ConnectionLease, Shard};
-use crate::stream::Peer;
+use crate::stream::{Peer, Unproven};
 use crate::tls_stream::TlsStream;
 
 /// How long, and how often, a peer that was refused is read on.
@@ -200,8 +201,8 @@ fn identify(shard: &Shard, tls: &TlsStream<Tcp>) -> Peer {
     match tls.session().peer_certificates().and_then(<[_]>::first) {
         None => Peer::Anonymous,
         Some(leaf) => match shard.identity.read(leaf) {
-            Ok(certificate) => Peer::Node(Box::new(certificate)),
-            Err(reason) => Peer::Unproven(reason),
+            Ok(certificate) => Peer::Node(Rc::new(certificate)),
+            Err(reason) => Peer::Unproven(Box::new(Unproven { shown: Shown::of(leaf), reason })),
         },
     }
 }

@@ -163,10 +163,17 @@ impl Segment {
     }
 }
 
-/// The serial of a DER certificate, as `node_certs` has it; `None` where it is none.
-pub(crate) fn serial_of(certificate: &[u8]) -> Option<String> {
+/// What a DER certificate claims, proven or not: its serial, as `node_certs` has it, and the first URI that it names.
+/// For the log alone. `None` where it is no certificate.
+pub(crate) fn claims_of(certificate: &[u8]) -> Option<(String, Option<String>)> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    Some(serial_hex(parsed.raw_serial()))
+    let names = parsed.subject_alternative_name().ok().flatten();
+    let mut names = names.iter().flat_map(|names| &names.value.general_names);
+    let uri = names.find_map(|name| match name {
+        GeneralName::URI(uri) => Some((*uri).to_owned()),
+        _ => None,
+    });
+    Some((serial_hex(parsed.raw_serial()), uri))
 }
 
 /// The same of one that says itself that it is for clients (clientAuth, or any usage): what says nothing was made

@@ -44,6 +44,7 @@ mod place;
 mod preflight;
 mod receive;
 mod receive_budget;
+mod refusals;
 mod relay_io;
 mod relay_wire;
 mod rest;

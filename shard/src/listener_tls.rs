@@ -13,11 +13,14 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gateway_core::close::CloseReason;
 use gateway_core::mail::{Inbox, Weigh};
 use gateway_core::revocation::{RevokedSet, SerialKey, Verdict};
 use rustls::ServerConfig;
 
 use crate::http1;
+use crate::identity::NodeCertificate;
+use crate::refusals::Shown;
 use crate::rest::RousingWaker;
 use crate::shard::Shard;
 use crate::tls::TlsMaterial;
@@ -65,6 +68,16 @@ impl ListenerTls {
     /// For the next handshake.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.parts.borrow().config)
+    }
+
+    /// Tells the log of the end of a call or a session, where it is for its certificate.
+    pub(crate) fn tell_end(&self, certificate: &NodeCertificate, reason: &CloseReason) {
+        self.parts.borrow().material.refusals().tell_end(certificate, reason);
+    }
+
+    /// Tells the log of a certificate of our roots that names nobody.
+    pub(crate) fn tell_unnamed(&self, shown: &Shown, reason: &CloseReason) {
+        self.parts.borrow().material.refusals().tell_unnamed(shown, reason);
     }
 
     /// What is held against a certificate.

@@ -15,7 +15,6 @@ use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use gateway_core::close::CloseReason;
@@ -47,8 +46,8 @@ pub(crate) struct SessionIo {
     shard: Rc<Shard>,
     bell: Arc<Bell>,
     session: Session,
-    /// When its certificate ends, since 1970.
-    ends_at: Duration,
+    /// Its connection's.
+    certificate: Rc<NodeCertificate>,
     slot: SlotLease,
     /// Until its end.
     admitted: Option<Admitted>,
@@ -101,7 +100,7 @@ impl SessionIo {
     pub(crate) fn new(
         shard: &Rc<Shard>,
         bell: &Arc<Bell>,
-        certificate: &NodeCertificate,
+        certificate: &Rc<NodeCertificate>,
         admitted: Admitted,
         (source, outlet): (Source, Outlet),
     ) -> Box<Self> {
@@ -114,7 +113,7 @@ impl SessionIo {
             reader: FrameReader::new(source, limits.frame_bytes, shard, bell)
                 .awaiting_hello(identity.node.clone(), limits.hello_bytes()),
             session: Session::new(key, identity, Arc::clone(limits), now).with_expiry(expires_at),
-            ends_at: certificate.ends_at,
+            certificate: Rc::clone(certificate),
             slot,
             admitted: Some(admitted),
             dues: Dues { shard: Rc::clone(shard), key, node, closed_owed: false },
@@ -254,7 +253,7 @@ impl SessionIo {
                 self.shard.counters.frames_in_by_kind.count(frame.kind());
                 if matches!(frame, NodeFrame::Heartbeat(_)) {
                     self.slot.note_heartbeat(now);
-                    let expires_at = now + self.shard.listener_tls.time_left(self.ends_at);
+                    let expires_at = now + self.shard.listener_tls.time_left(self.certificate.ends_at);
                     self.session.handle_expiry(expires_at, now);
                 }
                 self.session.handle_frame(frame, bytes, now);
@@ -374,6 +373,7 @@ impl Drop for SessionIo {
         if reason == CloseReason::HeartbeatTimeout {
             self.shard.counters.heartbeat_timeouts.one_more();
         }
+        self.shard.listener_tls.tell_end(&self.certificate, &reason);
         tracing::debug!(
             shard = self.shard.id.0,
             node = self.dues.node.as_str(),
@@ -396,7 +396,9 @@ impl Dues {
 impl Drop for Dues {
     fn drop(&mut self) {
         if mem::take(&mut self.closed_owed) {
-            self.shard.outbound.send(ToWriter::Closed { key: self.key, node: self.node.clone() });
+            // Only a panic leaves it to this.
+            let reason = CloseReason::Bug { id: 0 }.label();
+            self.shard.outbound.send(ToWriter::Closed { key: self.key, node: self.node.clone(), reason });
             self.shard.outbound.ring();
         }
     }

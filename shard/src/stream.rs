@@ -24,6 +24,7 @@ use crate::admitted::Admitted;
 use crate::bell::Bell;
 use crate::health::{HealthCall, HealthIo};
 use crate::identity::NodeCertificate;
+use crate::refusals::Shown;
 use crate::relay_io::{RETRY_RELAY, RelayIo};
 use crate::relay_wire::Asking;
 use crate::session_io::SessionIo;
@@ -35,11 +36,18 @@ use crate::tunnel_io::TunnelIo;
 /// Who is at the other end of a connection.
 #[derive(Debug)]
 pub(crate) enum Peer {
-    Node(Box<NodeCertificate>),
+    Node(Rc<NodeCertificate>),
     /// No certificate was shown.
     Anonymous,
     /// The certificate is of our roots and names nobody.
-    Unproven(CloseReason),
+    Unproven(Box<Unproven>),
+}
+
+/// A certificate that names nobody.
+#[derive(Debug)]
+pub(crate) struct Unproven {
+    pub(crate) shown: Shown,
+    pub(crate) reason: CloseReason,
 }
 
 /// A call that is being served.
@@ -66,15 +74,16 @@ impl StreamCount {
     /// HTTP/2 bounds both together; here neither takes the place of the other.
     fn check(self, shard: &Shard, path: &str) -> Result<(), CloseReason> {
         let limits = &shard.limits;
-        let is_full = if path == path::TUNNEL {
-            limits.tunnels.most > 0 && self.tunnels >= limits.tunnels.per_node
+        let (bound, is_full) = if path == path::TUNNEL {
+            let is_full = limits.tunnels.most > 0 && self.tunnels >= limits.tunnels.per_node;
+            (AdmissionBound::Tunnels, is_full)
         } else {
-            self.others >= limits.streams_per_connection as usize
+            (AdmissionBound::Streams, self.others >= limits.streams_per_connection as usize)
         };
         if !is_full {
             return Ok(());
         }
-        let reason = CloseReason::Refused { bound: AdmissionBound::Streams, retry_after: RETRY_RELAY };
+        let reason = CloseReason::Refused { bound, retry_after: RETRY_RELAY };
         shard.counters.count_refusal(&reason);
         Err(reason)
     }
@@ -211,16 +220,22 @@ fn open_session(
     Ok(Some(Stream::Session(SessionIo::new(shard, bell, certificate, admitted, halves))))
 }
 
-fn authenticated<'a>(shard: &Shard, peer: &'a Peer) -> Result<&'a NodeCertificate, CloseReason> {
+fn authenticated<'a>(shard: &Shard, peer: &'a Peer) -> Result<&'a Rc<NodeCertificate>, CloseReason> {
     let reason = match peer {
         Peer::Node(certificate) => match outdated(shard, certificate) {
             None => return Ok(certificate),
-            Some(reason) => reason,
+            Some(reason) => {
+                shard.listener_tls.tell_end(certificate, &reason);
+                reason
+            }
         },
         Peer::Anonymous => CloseReason::BadCertificate(
             "no client certificate was shown; this call needs the node's certificate".to_owned(),
         ),
-        Peer::Unproven(reason) => reason.clone(),
+        Peer::Unproven(unproven) => {
+            shard.listener_tls.tell_unnamed(&unproven.shown, &unproven.reason);
+            unproven.reason.clone()
+        }
     };
     shard.counters.count_refusal(&reason);
     Err(reason)

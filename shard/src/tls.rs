@@ -19,7 +19,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use crate::identity::serial_hex;
-use crate::told::Told;
+use crate::refusals::Refusals;
 use crate::verifier::NodeVerifier;
 
 /// Which of the PEM files is wrong, and how.
@@ -59,7 +59,7 @@ pub struct TlsMaterial {
     leeway: Duration,
     serving: Serving,
     /// Here, since a verifier lives no longer than one set of what is revoked.
-    told: Arc<Told>,
+    refusals: Arc<Refusals>,
 }
 
 /// What an operator wants to know of the serving certificate.
@@ -103,7 +103,7 @@ impl TlsMaterial {
             chains,
             leeway,
             serving,
-            told: Arc::default(),
+            refusals: Arc::default(),
         })
     }
 
@@ -117,13 +117,18 @@ impl TlsMaterial {
         self.leeway
     }
 
+    /// What the log was told of refused certificates.
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
     /// The configuration of listeners that refuse what is revoked and speak these protocols, by ALPN.
     pub(crate) fn server_config(&self, revoked: &Arc<RevokedSet>, protocols: &[&[u8]]) -> Arc<ServerConfig> {
         let verifier = NodeVerifier {
             chains: Arc::clone(&self.chains),
             leeway: self.leeway,
             revoked: Arc::clone(revoked),
-            told: Arc::clone(&self.told),
+            refusals: Arc::clone(&self.refusals),
         };
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&rustls::version::TLS13])

@@ -1,6 +1,6 @@
-//! Which certificates that are out of their time were told of lately: nodes dial again and again.
+//! Which certificates that were refused were told of lately: nodes dial again and again.
 //!
-//! Atomics alone, since the verifiers of all shards share one; where two of them race, a line may come twice.
+//! Atomics alone, since all shards share one; where two of them race, a line may come twice.
 //!
 //! 1. One serial is told of once a minute, and at most `SERIALS` of them in a minute.
 //! 2. What is not told is counted, and the next line says how many that were.
@@ -8,24 +8,22 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Serials that are remembered.
-const SERIALS: usize = 64;
 const EVERY_SECONDS: u32 = 60;
 
-/// Who was told of, and when: the upper half of a place has the serial's hash, the lower the seconds since 1970.
+/// Who was told of, and when, of so many serials: the upper half of a place has the serial's hash, the lower the seconds since 1970.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Told<const SERIALS: usize> {
     places: [AtomicU64; SERIALS],
     untold: AtomicU64,
 }
 
-impl Default for Told {
+impl<const SERIALS: usize> Default for Told<SERIALS> {
     fn default() -> Self {
         Self { places: [const { AtomicU64::new(0) }; SERIALS], untold: AtomicU64::new(0) }
     }
 }
 
-impl Told {
+impl<const SERIALS: usize> Told<SERIALS> {
     /// Whether to tell of this serial now; gives how many were not told since the last that was.
     pub(crate) fn may_tell(&self, serial: &str, now_seconds: u64) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
@@ -61,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_serial_is_told_of_once_a_minute_and_then_with_what_was_not_told() {
-        let told = Told::default();
+        let told = Told::<64>::default();
         assert_eq!(told.may_tell("5A", NOW), Some(0));
         for second in 0..60 {
             assert_eq!(told.may_tell("5A", NOW + second), None);
@@ -73,11 +71,11 @@ mod tests {
 
     #[test]
     fn a_whole_fleet_is_told_of_by_no_more_lines_than_are_remembered() {
-        let told = Told::default();
+        let told = Told::<64>::default();
         let lines =
             |now| (0..10_000).filter(|serial| told.may_tell(&format!("{serial:X}"), now).is_some()).count();
-        assert_eq!(lines(NOW), SERIALS);
+        assert_eq!(lines(NOW), 64);
         assert_eq!(lines(NOW + 30), 0);
-        assert_eq!(lines(NOW + 60), SERIALS);
+        assert_eq!(lines(NOW + 60), 64);
     }
 }

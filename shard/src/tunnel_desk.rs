@@ -189,7 +189,7 @@ impl TunnelDesk {
     ) -> Result<TunnelLease, CloseReason> {
         let mut slots = self.slots.borrow_mut();
         if slots.len() >= self.most_streams {
-            return Err(CloseReason::Refused { bound: AdmissionBound::Streams, retry_after: RETRY_RELAY });
+            return Err(CloseReason::Refused { bound: AdmissionBound::Tunnels, retry_after: RETRY_RELAY });
         }
         let serial = self.next_serial.get();
         self.next_serial.set(serial.wrapping_add(1));

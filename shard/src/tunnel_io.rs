@@ -69,7 +69,7 @@ pub(crate) struct TunnelIo {
     dues: Dues,
     /// From the node to the caller.
     flow: TunnelFlow,
-    /// A frame of the node that does not fit yet.
+    /// A frame of the node, or what is left of it, that does not fit yet.
     held: Option<TunnelFrame>,
     /// Frames to the node that wait in the outbox: what they take there, and what they count for.
     unsent: VecDeque<(usize, usize)>,
@@ -227,21 +227,22 @@ impl TunnelIo {
         self.bell.ring();
     }
 
-    /// Sends the frame that waits. Whether the next may be read.
+    /// Sends what fits of the frame that waits. Whether the next may be read.
     fn send_held(&mut self) -> bool {
         let Some(frame) = self.held.take() else { return true };
         let (desk, Some(id)) = (&self.shard.tunnels, self.dues.owed) else { return true };
-        if !self.flow.fits(&frame) || !desk.accepts() {
-            if !desk.accepts() {
-                desk.wait_for_room(&self.bell);
-            }
+        if !desk.accepts() {
+            desk.wait_for_room(&self.bell);
             self.held = Some(frame);
             return false;
         }
-        self.flow.handle_sent(&frame);
-        self.shard.rest.note_activity();
-        desk.send(ToTunnels::Frame { id, frame });
-        true
+        let (leaves, waits) = self.flow.take(frame);
+        if let Some(frame) = leaves {
+            self.shard.rest.note_activity();
+            desk.send(ToTunnels::Frame { id, frame });
+        }
+        self.held = waits;
+        self.held.is_none()
     }
 
     fn take_message(&mut self, message: Bytes) {

@@ -6,14 +6,14 @@
 //! 1. A chain is judged at the host's time first. Only where its time alone speaks against it, it is judged again,
 //!    at a time that is shifted by the leeway: whatever else is wrong with it is found then too.
 //! 2. A certificate is looked up only when its chain is good: nobody learns here what is revoked.
-//! 3. A refusal for its time is told in the log, with both times and the leeway: an alert has no words. It is told
-//!    of certificates of our own roots alone, and of one serial once a minute: neither strangers nor nodes that dial
-//!    again and again fill the log.
+//! 3. A refusal is told in the log, since an alert has no words; one for its time with both times and the leeway.
+//!    Who has issued a certificate is known where its time alone speaks against it, or what comes after the chain.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway_core::close::CloseReason;
 use gateway_core::revocation::{RevokedSet, SerialKey, Verdict};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -21,15 +21,15 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::time::ASN1Time;
 
-use crate::identity::{serial_of, serial_of_client};
-use crate::told::Told;
+use crate::identity::serial_of_client;
+use crate::refusals::{Issuer, Refusals, Shown};
 
 #[derive(Debug)]
 pub(crate) struct NodeVerifier {
     pub(crate) chains: Arc<dyn ClientCertVerifier>,
     pub(crate) leeway: Duration,
     pub(crate) revoked: Arc<RevokedSet>,
-    pub(crate) told: Arc<Told>,
+    pub(crate) refusals: Arc<Refusals>,
 }
 
 /// How a certificate is out of its time. Times are since 1970.
@@ -86,39 +86,91 @@ fn date(since: Duration) -> String {
     ASN1Time::from_timestamp(seconds).map_or_else(|_| format!("{seconds} s"), |date| date.to_string())
 }
 
+/// Why a certificate is refused, and who has issued it.
+type Refused = (Error, Issuer);
+
 impl NodeVerifier {
     fn verify_chain(
         &self,
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
+    ) -> Result<ClientCertVerified, Refused> {
         let error = match self.chains.verify_client_cert(certificate, intermediates, now) {
             Err(error) => error,
-            good => return good,
+            Ok(good) => return Ok(good),
         };
-        let Some(out_of_time) = OutOfTime::of(&error) else { return Err(error) };
+        let Some(out_of_time) = OutOfTime::of(&error) else { return Err((error, Issuer::Unknown)) };
         let judge = |at| self.chains.verify_client_cert(certificate, intermediates, at);
         if !self.leeway.is_zero()
             && let Ok(good) = judge(out_of_time.shifted(now, self.leeway))
         {
             return Ok(good);
         }
-        if judge(out_of_time.good_time()).is_ok() {
-            let serial = serial_of(certificate).unwrap_or_default();
-            if let Some(untold) = self.told.may_tell(&serial, now.as_secs()) {
-                tracing::warn!(
-                    serial,
-                    untold,
-                    "a node's certificate, or an authority in its chain, is out of its time: {out_of_time}, now is {}, \
-                     the leeway (identity.clock_skew) is {:?}; renew it, or set the clocks. As many handshakes as \
-                     `untold` says failed so without a line",
-                    date(Duration::from_secs(now.as_secs())),
+        match judge(out_of_time.good_time()) {
+            Ok(_) => Err((error, Issuer::Ours)),
+            Err(_) => Err((error, Issuer::Unknown)),
+        }
+    }
+
+    fn verify(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Refused> {
+        let ours = |error: CertificateError| (Error::from(error), Issuer::Ours);
+        let good = self.verify_chain(certificate, intermediates, now)?;
+        // A chain is verified for clients where a certificate names its usages, and for all where it names none.
+        let serial = serial_of_client(certificate).map_err(ours)?;
+        match self.revoked.verdict(SerialKey::of(&serial)) {
+            Some(Verdict::Revoked) => Err(ours(CertificateError::Revoked)),
+            // It is told so where it opens a session.
+            Some(Verdict::Quarantined) | None => Ok(good),
+        }
+    }
+
+    fn tell(&self, certificate: &CertificateDer<'_>, (error, issuer): &Refused, now: UnixTime) {
+        let (reason, advice) = match (OutOfTime::of(error), error) {
+            (Some(out_of_time), _) => {
+                let now = date(Duration::from_secs(now.as_secs()));
+                let reason = format!(
+                    "it, or an authority in its chain, is out of its time: {out_of_time}, now is {now}, the leeway \
+                     (identity.clock_skew) is {:?}",
                     self.leeway
                 );
+                (reason, "renew it, or set the clocks")
             }
+            (None, Error::InvalidCertificate(why)) => told(why),
+            (None, error) => (error.to_string(), UNKNOWN_ADVICE),
+        };
+        self.refusals.tell(&Shown::of(certificate), *issuer, &reason, advice, now.as_secs());
+    }
+}
+
+const UNKNOWN_ADVICE: &str =
+    "see what dials this port; a node's certificate comes from an authority of tls.node_ca";
+
+/// What is wrong with a certificate whose time is not, and what to do.
+fn told(why: &CertificateError) -> (String, &'static str) {
+    match why {
+        CertificateError::Revoked => {
+            let reason = CloseReason::Revoked("it is revoked".to_owned());
+            (reason.to_string(), reason.certificate_advice().unwrap_or_default())
         }
-        Err(error)
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => (
+            "it is not for clients: its extended key usage lacks clientAuth".to_owned(),
+            "issue the node a certificate for clients",
+        ),
+        CertificateError::UnknownIssuer => (
+            "no authority of tls.node_ca has issued it".to_owned(),
+            "give the node a certificate of this fleet, or add its authority to tls.node_ca",
+        ),
+        CertificateError::BadSignature => (
+            "its signature is not its authority's".to_owned(),
+            "see who made it up: an authority makes no such one",
+        ),
+        other => (Error::from(other.clone()).to_string(), UNKNOWN_ADVICE),
     }
 }
 
@@ -137,14 +189,10 @@ impl ClientCertVerifier for NodeVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let good = self.verify_chain(certificate, intermediates, now)?;
-        // A chain is verified for clients where a certificate names its usages, and for all where it names none.
-        let serial = serial_of_client(certificate)?;
-        match self.revoked.verdict(SerialKey::of(&serial)) {
-            Some(Verdict::Revoked) => Err(CertificateError::Revoked.into()),
-            // It is told so where it opens a session.
-            Some(Verdict::Quarantined) | None => Ok(good),
-        }
+        self.verify(certificate, intermediates, now).map_err(|refused| {
+            self.tell(certificate, &refused, now);
+            refused.0
+        })
     }
 
     fn verify_tls12_signature(
@@ -218,7 +266,7 @@ mod tests {
             chains: chains.build().expect("a verifier"),
             leeway: Duration::ZERO,
             revoked: Arc::default(),
-            told: Arc::default(),
+            refusals: Arc::default(),
         };
         let lines = Lines::default();
         let written = lines.clone();

@@ -8,7 +8,7 @@ mod support;
 
 use std::time::Instant;
 
-use gateway_core::limits::Limits;
+use gateway_core::limits::{Limits, TunnelLimits};
 use gateway_proto::path;
 use gateway_proto::v1::gateway_frame::Frame;
 use gateway_proto::v1::node_frame;
@@ -122,5 +122,22 @@ fn opens_on_two_shards_take_from_one_bucket() {
         let most = BURST + usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
         assert!((BURST..=most).contains(&entered.len()), "{} of at most {most} got in", entered.len());
         assert!(both.opens().iter().all(|opens| *opens >= 2), "{:?}", both.opens());
+    });
+}
+
+#[test]
+fn a_tunnel_stream_too_many_is_told_that_it_is_for_tunnels_and_costs_no_session_its_place() {
+    story(async {
+        let tunnels = TunnelLimits { most: 8, per_node: 2, ..TunnelLimits::default() };
+        let gateway = Gateway::start(Limits { tunnels: tunnels.into(), ..Limits::default() });
+        let mut node = gateway.node("n-1").await;
+        let _open = [node.call(path::TUNNEL).await, node.call(path::TUNNEL).await];
+        let end = node.call(path::TUNNEL).await.end().await;
+        assert_eq!(end.status, RESOURCE_EXHAUSTED, "{}", end.message);
+        assert!(end.message.contains("streams for tunnels"), "{}", end.message);
+        assert!(end.pushback_ms.is_some(), "it says when to come back");
+        let counters = &gateway.counters[0];
+        assert_eq!((counters.refused_tunnels.get(), counters.refused_streams.get()), (1, 0));
+        node.session().await;
     });
 }

@@ -437,7 +437,7 @@ impl ProcessWatch {
             Ok(()) => tokens >= 1.0 - ROUNDING,
             Err(CloseReason::Refused { bound, .. }) => match bound {
                 AdmissionBound::OpensPerSecond => tokens < 1.0 + ROUNDING,
-                AdmissionBound::JoinsPerSecond | AdmissionBound::Relays => false,
+                AdmissionBound::JoinsPerSecond | AdmissionBound::Relays | AdmissionBound::Tunnels => false,
                 AdmissionBound::Streams => counted.0 == limits.streams,
                 AdmissionBound::PendingHellos => counted.1 == limits.pending_hellos,
             },

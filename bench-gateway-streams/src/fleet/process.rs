@@ -171,12 +171,13 @@ pub(crate) async fn serve(arguments: LoadProcessArguments) -> anyhow::Result<boo
         processes: 1,
         source_addresses: arguments.source_addresses,
         pki_folder: None,
+        recorded_in: None,
     };
     let (news, to_tell) = mpsc::channel();
     let telling = std::thread::Builder::new().name("news".to_owned()).spawn(move || tell_all(&to_tell))?;
     let mut orders = read_orders()?;
     let mut nodes = Vec::with_capacity(plan.names.len());
-    let mut starts = NodeStart::all(&plan, &pki, arguments.first)?;
+    let (mut starts, _) = NodeStart::all(&plan, &pki, arguments.first)?;
     let mut lag = tokio::time::interval(LAG_EVERY);
     let (mut latest, mut told_at) = (0, Instant::now());
     let started = Instant::now();

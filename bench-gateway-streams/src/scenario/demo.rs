@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gateway_testbed::cluster::Cluster;
-use gateway_testbed::database::register_nodes;
+use gateway_testbed::database::{register_certificates, register_nodes};
 use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
 use gateway_testbed::node::{Behaviour, Execution};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -27,6 +27,8 @@ use crate::tracker::Tracker;
 use crate::world::{World, WorldPlan};
 
 const OWN_NODE: &str = "my-node";
+/// As in production: who has a certificate that nobody recorded is refused. The demo records its own.
+const STRICT: &str = "[identity]\nunknown_serial = \"refuse\"\n";
 /// The node that the join token is for.
 const JOINING_NODE: &str = "joined-node";
 const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -73,6 +75,7 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
         dir: Some(dir),
         listen: arguments.listen.unwrap_or_else(free_address),
         authority: arguments.keep,
+        more_toml: STRICT,
         ..WorldPlan::new(arguments.sessions, Duration::from_secs(10), gateway)
     }))
     .await?;
@@ -82,7 +85,8 @@ async fn perform(arguments: &DemoArguments) -> anyhow::Result<Stage> {
         reports_running: true,
         ..Behaviour::default()
     };
-    let plan = FleetPlan { behaviour, ..FleetPlan::of(&world, 200.0) };
+    let recorded_in = Some(world.database_url().to_owned());
+    let plan = FleetPlan { behaviour, recorded_in, ..FleetPlan::of(&world, 200.0) };
     let fleet = Box::pin(Fleet::open(plan, world.pki(), Arc::clone(&tracker))).await?;
     let enqueue = EnqueuePlan {
         database_url: world.database_url().to_owned(),
@@ -124,7 +128,12 @@ fn free_address() -> SocketAddr {
     let usual = SocketAddr::from(([127, 0, 0, 1], 7443));
     match TcpListener::bind(usual) {
         Ok(_) => usual,
-        Err(_) => SocketAddr::from(([127, 0, 0, 1], 0)),
+        Err(error) => {
+            say(&format!(
+                "{usual} can't be had ({error}): the gateway takes a free port instead; --listen names one"
+            ));
+            SocketAddr::from(([127, 0, 0, 1], 0))
+        }
     }
 }
 
@@ -270,8 +279,11 @@ async fn invite(world: &World) -> anyhow::Result<()> {
     let folder = world.dir().join(OWN_NODE);
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     let node_id = world.pki().node_id(OWN_NODE);
-    register_nodes(&mut world.connect().await?, std::slice::from_ref(&node_id)).await?;
-    let (certificate, key) = world.pki().node(OWN_NODE)?.write(&folder, "node")?;
+    let identity = world.pki().node(OWN_NODE)?;
+    let (mut connection, node_ids) = (world.connect().await?, std::slice::from_ref(&node_id));
+    register_nodes(&mut connection, node_ids).await?;
+    register_certificates(&mut connection, node_ids, std::slice::from_ref(&identity.serial)).await?;
+    let (certificate, key) = identity.write(&folder, "node")?;
     let server_ca = world.dir().join("tls/server-ca.crt");
     print("");
     print("It stays up until Ctrl-C. Connect a node of your own:");
@@ -280,6 +292,7 @@ async fn invite(world: &World) -> anyhow::Result<()> {
     print(&format!("  certificate  {}", certificate.display()));
     print(&format!("  key          {}", key.display()));
     print(&format!("  node id      {node_id}"));
+    tell_of_gateway(world);
     invite_by_token(world, &server_ca)?;
     print("Enqueue a command to it:");
     print(&format!(
@@ -292,6 +305,18 @@ async fn invite(world: &World) -> anyhow::Result<()> {
         world.database_url()
     ));
     Ok(())
+}
+
+/// Where the gateway itself is looked at.
+fn tell_of_gateway(world: &World) {
+    let Some(member) = world.first_member() else { return };
+    let (binary, config, log) = member.files();
+    print("Certificates are recorded in node_certs: one that is not there is refused, as in production.");
+    print("The gateway itself:");
+    print(&format!("  configuration  {}", config.display()));
+    print(&format!("  log            {}", log.display()));
+    print(&format!("  health         http://{}/v1/health", member.control()));
+    print(&format!("  certificates   {} certs list --config {}", binary.display(), config.display()));
 }
 
 /// What a machine needs that has no certificate yet.

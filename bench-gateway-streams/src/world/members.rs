@@ -5,6 +5,7 @@
 //! 2. It decides nothing: what is done to which member when, a scenario says.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -52,6 +53,11 @@ impl Member {
         options.listen = "127.0.0.1:0".to_owned();
         options.extra = merged(&options.extra, &format!("[control]\nlisten = \"{control}\"\n"))?;
         Ok(options)
+    }
+
+    /// Its binary, its configuration and its log.
+    pub(crate) fn files(&self) -> (&Path, PathBuf, PathBuf) {
+        (&self.options.binary, self.options.config_path(), self.options.log_path())
     }
 
     /// Where nodes connect.

@@ -153,7 +153,8 @@ impl PlayedShard {
         self.writer.stop_handle().stop();
         while !matches!(self.next().await?, ToShard::Stop) {}
         for index in 0..self.nodes.len() {
-            self.put(ToWriter::Closed { key: self.key(index), node: self.node(index) }).await?;
+            let (key, node) = (self.key(index), self.node(index));
+            self.put(ToWriter::Closed { key, node, reason: "stopping" }).await?;
             self.ring();
         }
         self.put(ToWriter::ShardStopped { shard: ShardId(0) }).await?;

@@ -14,6 +14,8 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::small_file;
+
 /// PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamFiles {
@@ -64,7 +66,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, UpstreamTls
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, UpstreamTlsError> {
-    std::fs::read(file).map_err(|error| unusable(file, &format!("can't be read: {error}")))
+    small_file::read(file).map_err(|error| unusable(file, &error.to_string()))
 }
 
 fn unusable(file: &Path, why: &str) -> UpstreamTlsError {

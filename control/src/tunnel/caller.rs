@@ -119,21 +119,29 @@ impl CallerInput {
         }
     }
 
-    /// Sends a frame when it fits. Whether the tunnel is still there.
+    /// Sends a frame as it fits. Whether the tunnel is still there.
     async fn send(&mut self, frame: TunnelFrame) -> Result<bool, TunnelClose> {
         self.flow.handle_frame(&frame)?;
-        while !self.flow.fits(&frame) {
-            match self.grants.recv().await {
-                Some(bytes) => self.flow.handle_grant(bytes),
-                None => return Ok(false),
+        let mut waits = Some(frame);
+        while let Some(frame) = waits.take() {
+            let leaves;
+            (leaves, waits) = self.flow.take(frame);
+            if let Some(frame) = leaves {
+                if frame == TunnelFrame::HalfClose {
+                    let _ = self.asks.send(Ask::HalfClosed(self.id));
+                }
+                let word = FromTunnels::Frame { stream: self.stream, frame };
+                if self.courier.send(ToShard::Tunnel(word)).is_err() {
+                    return Ok(false);
+                }
+            } else {
+                match self.grants.recv().await {
+                    Some(bytes) => self.flow.handle_grant(bytes),
+                    None => return Ok(false),
+                }
             }
         }
-        self.flow.handle_sent(&frame);
-        if frame == TunnelFrame::HalfClose {
-            let _ = self.asks.send(Ask::HalfClosed(self.id));
-        }
-        let word = FromTunnels::Frame { stream: self.stream, frame };
-        Ok(self.courier.send(ToShard::Tunnel(word)).is_ok())
+        Ok(true)
     }
 }
 

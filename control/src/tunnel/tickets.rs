@@ -25,6 +25,7 @@ use tokio::sync::Mutex;
 
 use super::crypto;
 use crate::relay::{Channel, UpstreamAddress, UpstreamFiles};
+use crate::small_file;
 
 const MAX_KEYS: usize = 256;
 
@@ -44,8 +45,8 @@ pub struct JwksFile(pub PathBuf);
 impl TicketKeys for JwksFile {
     fn jwks(&self) -> JwksFuture<'_> {
         // A small local file: read at once.
-        let read = std::fs::read(&self.0);
-        Box::pin(async move { read.map_err(|error| format!("{}: {error}", self.0.display())) })
+        let read = small_file::read(&self.0);
+        Box::pin(async move { read.map_err(|error| format!("{} {error}", self.0.display())) })
     }
 }
 

@@ -24,6 +24,7 @@ mod draining;
 mod durable;
 mod inbox;
 mod inventory;
+mod last_word;
 mod lifecycle;
 mod membership;
 mod outbox;
@@ -51,6 +52,7 @@ use crate::time::Moment;
 
 use inbox::{Item, LocalRefusal, SessionInbox};
 use inventory::SessionInventory;
+use last_word::LastWord;
 use lifecycle::{Ending, Event, Step};
 pub use lifecycle::{Event as SessionEvent, Phase};
 use membership::Membership;
@@ -83,7 +85,7 @@ pub struct Session {
     held_back: bool,
     bad_frames_in_a_row: u32,
     ignored_credits: u32,
-    ending: Option<CloseReason>,
+    last_word: LastWord,
 }
 
 /// The weight of specs that the writer gave and must hear of when they have left.
@@ -132,7 +134,7 @@ impl Session {
             held_back: false,
             bad_frames_in_a_row: 0,
             ignored_credits: 0,
-            ending: None,
+            last_word: LastWord::default(),
         }
     }
 
@@ -304,7 +306,7 @@ impl Session {
 
     /// The end of the stream, once, after the last frame was polled.
     pub fn poll_end(&mut self) -> Option<CloseReason> {
-        self.ending.take()
+        self.last_word.poll()
     }
 
     // -- getters ---------------------------------------------------------------------------------
@@ -443,7 +445,7 @@ impl Session {
 
     fn end(&mut self, reason: CloseReason) {
         self.phase = Phase::Ended;
-        self.ending = Some(reason);
+        self.last_word = LastWord::Due(reason);
         self.inbox.clear();
         self.in_flight = None;
         self.inventory.clear();
@@ -488,12 +490,11 @@ impl Session {
 
     fn poll_farewell(&mut self) -> Option<ToWriter> {
         match mem::replace(&mut self.introduction, Introduction::Over) {
-            Introduction::Posted => Some(ToWriter::Closed { key: self.key, node: self.node.clone() }),
+            Introduction::Posted => {
+                let reason = self.last_word.label();
+                Some(ToWriter::Closed { key: self.key, node: self.node.clone(), reason })
+            }
             _ => None,
         }
-    }
-
-    fn hello_due_at(&self) -> Moment {
-        self.opened_at + self.limits.hello_timeout
     }
 }

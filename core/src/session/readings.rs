@@ -5,11 +5,17 @@
 
 use super::{Phase, Session};
 use crate::ids::{NodeId, SessionEpoch, SessionKey};
+use crate::time::Moment;
 
 impl Session {
     /// The session's address.
     pub fn key(&self) -> SessionKey {
         self.key
+    }
+
+    /// When its Hello must be there.
+    pub(super) fn hello_due_at(&self) -> Moment {
+        self.opened_at + self.limits.hello_timeout
     }
 
     /// The node of the session.

@@ -1,15 +1,19 @@
 //! One direction of a tunnel at the end that sends: how much is on its way, and whether it is over.
 //!
 //! Frames are counted when they are sent and given back when the other end of the gateway has let go of
-//! them. Whoever has a frame that does not fit reads no further, which holds its peer back.
+//! them. Whoever has a frame that does not fit reads no further, which holds its peer back. Data may leave in parts:
+//! whole frames of half a window would go one at a time, each after the answer to the one before.
 //!
-//! 1. What is on its way is at most the window, or one frame.
-//! 2. After its half-close a direction carries nothing but an exit status.
+//! 1. What is on its way is at most the window, or one frame that is not data.
+//! 2. Parts are of some size, and in order; nothing of a frame is lost.
+//! 3. After its half-close a direction carries nothing but an exit status.
 
 use super::{TunnelClose, TunnelFrame};
 
 /// What each frame counts for besides its data, so that tiny ones are bounded too.
 const FRAME_HEAD_BYTES: usize = 128;
+/// Data does not leave in smaller parts than this.
+const SMALLEST_PART: usize = 2 << 10;
 
 /// One direction.
 #[derive(Debug)]
@@ -34,20 +38,27 @@ impl TunnelFlow {
         Ok(())
     }
 
-    /// The frame leaves.
-    pub fn handle_sent(&mut self, frame: &TunnelFrame) {
-        self.on_its_way += cost_bytes(frame);
+    /// What of the frame leaves now, and what must wait for room.
+    pub fn take(&mut self, mut frame: TunnelFrame) -> (Option<TunnelFrame>, Option<TunnelFrame>) {
+        let room = self.window.saturating_sub(self.on_its_way);
+        let is_data = matches!(frame, TunnelFrame::Data(_));
+        if cost_bytes(&frame) <= room || (self.on_its_way == 0 && !is_data) {
+            self.on_its_way += cost_bytes(&frame);
+            return (Some(frame), None);
+        }
+        let TunnelFrame::Data(data) = &mut frame else { return (None, Some(frame)) };
+        if room < FRAME_HEAD_BYTES + SMALLEST_PART {
+            return (None, Some(frame));
+        }
+        let part = TunnelFrame::Data(data.split_to(room - FRAME_HEAD_BYTES));
+        self.on_its_way = self.window;
+        (Some(part), Some(frame))
     }
 
     /// The other end has let go of frames that cost so much.
     pub fn handle_grant(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.on_its_way, "flow 1: more is given back than was sent");
         self.on_its_way = self.on_its_way.saturating_sub(bytes);
-    }
-
-    /// Whether the frame may leave now.
-    pub fn fits(&self, frame: &TunnelFrame) -> bool {
-        self.on_its_way == 0 || self.on_its_way + cost_bytes(frame) <= self.window
     }
 
     /// Whether the direction was half-closed.
@@ -82,22 +93,48 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_does_not_fit_waits_and_one_alone_always_leaves() {
-        let mut flow = TunnelFlow::new(1000);
-        assert!(flow.fits(&data(5000)), "alone");
-        flow.handle_sent(&data(800));
-        assert!(!flow.fits(&data(200)));
-        assert!(flow.fits(&TunnelFrame::Window { columns: 80, rows: 24 }) == (800 + 256 <= 1000));
-        flow.handle_grant(cost_bytes(&data(800)));
-        assert!(flow.fits(&data(200)) && flow.on_its_way() == 0);
+    fn data_leaves_in_parts_that_fit_and_other_frames_whole() {
+        let mut flow = TunnelFlow::new(16 << 10);
+        let (part, rest) = flow.take(data(20_000));
+        let taken = (16 << 10) - FRAME_HEAD_BYTES;
+        assert_eq!((part, rest), (Some(data(taken)), Some(data(20_000 - taken))));
+        let resize = TunnelFrame::Window { columns: 80, rows: 24 };
+        assert_eq!(flow.take(resize.clone()), (None, Some(resize.clone())));
+        // Too little for a part.
+        flow.handle_grant(SMALLEST_PART);
+        assert_eq!(flow.take(data(20_000 - taken)), (None, Some(data(20_000 - taken))));
+        flow.handle_grant(SMALLEST_PART);
+        assert_eq!(flow.take(resize.clone()), (Some(resize), None));
+        let (part, rest) = flow.take(data(10_000));
+        let part = part.expect("a part fits");
+        assert!(cost_bytes(&part) == 2 * SMALLEST_PART - FRAME_HEAD_BYTES && rest.is_some());
+        assert_eq!(flow.on_its_way(), 16 << 10);
+    }
+
+    #[test]
+    fn nothing_is_lost_or_turned_around_whatever_the_grants() {
+        let bytes: Vec<u8> = (0..50_000u32).map(|at| at as u8).collect();
+        for granted in [1_000, 4_096, 10_000] {
+            let mut flow = TunnelFlow::new(8 << 10);
+            let (mut waits, mut arrived) = (Some(TunnelFrame::Data(bytes.clone().into())), Vec::new());
+            while let Some(frame) = waits {
+                let (part, rest) = flow.take(frame);
+                assert!(flow.on_its_way() <= 8 << 10);
+                if let Some(TunnelFrame::Data(part)) = part {
+                    arrived.extend_from_slice(&part);
+                }
+                waits = rest;
+                flow.handle_grant(granted.min(flow.on_its_way()));
+            }
+            assert!(arrived == bytes);
+        }
     }
 
     #[test]
     fn tiny_frames_are_bounded_too() {
         let mut flow = TunnelFlow::new(64 << 10);
         let mut frames = 0;
-        while flow.fits(&data(1)) {
-            flow.handle_sent(&data(1));
+        while flow.take(data(1)).0.is_some() {
             frames += 1;
         }
         assert!(frames <= 512, "{frames}");

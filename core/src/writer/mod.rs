@@ -254,7 +254,7 @@ impl Writer {
             ToWriter::InventoryLook(request) => self.take_look(request),
             ToWriter::Credit { key, change, .. } => self.take_credit(key, change),
             ToWriter::Alive { key, node, epoch } => self.take_alive(key, node, epoch),
-            ToWriter::Closed { key, .. } => self.take_closed(key),
+            ToWriter::Closed { key, reason, .. } => self.take_closed(key, reason),
             ToWriter::ShardStopped { shard } => self.stop.handle_shard_stopped(shard),
         }
         self.advance_stop(now);
@@ -414,23 +414,24 @@ impl Writer {
         }
     }
 
-    fn take_closed(&mut self, key: SessionKey) {
+    fn take_closed(&mut self, key: SessionKey, reason: &'static str) {
         match self.hellos.handle_closed(key) {
             HelloClosed::Dropped(bytes) => self.released_bytes += bytes,
             HelloClosed::Awaited => {}
             HelloClosed::Unknown => {
                 if let Some(session) = self.directory.remove(key) {
-                    self.part_from(session);
+                    self.part_from(session, reason);
                 }
             }
         }
     }
 
     /// A session that left the directory for no newer one: its lanes close, and it is written.
-    fn part_from(&mut self, session: LiveSession) {
+    fn part_from(&mut self, session: LiveSession, reason: &'static str) {
         self.ledger.close(&session.lanes);
         self.specs.forget(session.key);
-        self.presence.push(PresenceEntry::Disconnected { node: session.node, epoch: session.epoch });
+        let LiveSession { node, epoch, .. } = session;
+        self.presence.push(PresenceEntry::Disconnected { node, epoch, reason });
     }
 
     // -- the lease -----------------------------------------------------------------------------------
@@ -466,7 +467,7 @@ impl Writer {
             self.to_shard.push_back((shard, ToShard::CloseAll(CloseReason::Fenced)));
         }
         for session in self.directory.take_all() {
-            self.part_from(session);
+            self.part_from(session, CloseReason::Fenced.label());
         }
         self.released_bytes += self.hellos.forsake();
         self.released_bytes += self.updates.forsake().iter().map(Weigh::weight_bytes).sum::<usize>();

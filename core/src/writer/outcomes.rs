@@ -29,6 +29,9 @@ use crate::time::Moment;
 /// Entries that no batch could store, after which their session is cut: each costs many commits.
 const BAD_ENTRIES_OF_A_SESSION: u32 = 8;
 
+/// Why a session ended whose Hello was granted when nobody waited for it any more.
+const UNWELCOMED: &str = "unwelcomed";
+
 impl Writer {
     pub(super) fn take_outcome(&mut self, outcome: Outcome, started: Moment, now: Moment) {
         match outcome {
@@ -92,7 +95,8 @@ impl Writer {
                     if let Some(older) = self.directory.of_node(&node).map(|session| session.key) {
                         self.supersede(older);
                     }
-                    self.presence.push(PresenceEntry::Disconnected { node, epoch: grant.epoch });
+                    let entry = PresenceEntry::Disconnected { node, epoch: grant.epoch, reason: UNWELCOMED };
+                    self.presence.push(entry);
                 }
                 HelloOutcome::Quarantined(identity) => {
                     let reason = duplicate::quarantined(&identity.certificate_serial);

@@ -235,7 +235,7 @@ impl World {
 
     fn close(&mut self, key: SessionKey) {
         if let Some(client) = self.clients.remove(&key) {
-            self.post(ToWriter::Closed { key, node: node(&name(client.node)) });
+            self.post(ToWriter::Closed { key, node: node(&name(client.node)), reason: "peer-gone" });
         }
     }
 

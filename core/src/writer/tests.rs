@@ -288,7 +288,7 @@ fn stored(states: &[CommandState]) -> Outcome {
 }
 
 fn closed(name: &str, slot: u32) -> ToWriter {
-    ToWriter::Closed { key: key(slot), node: node(name) }
+    ToWriter::Closed { key: key(slot), node: node(name), reason: "peer-gone" }
 }
 
 fn free(wants: &[LaneWant]) -> Vec<u32> {
@@ -309,7 +309,8 @@ fn a_newer_session_of_a_node_closes_the_older_before_it_is_granted() {
     assert_eq!(desk.queues(), [], "the end of a superseded session is nobody's news");
     desk.post(closed("a", 2));
     let Some(Job::Presence { entries, .. }) = desk.job() else { panic!("no presence job") };
-    assert_eq!(entries, [PresenceEntry::Disconnected { node: node("a"), epoch: SessionEpoch(2) }]);
+    let gone = PresenceEntry::Disconnected { node: node("a"), epoch: SessionEpoch(2), reason: "peer-gone" };
+    assert_eq!(entries, [gone]);
     assert!(desk.bytes_are_balanced());
 }
 
@@ -323,7 +324,8 @@ fn a_session_that_closed_while_its_hello_was_in_flight_never_enters() {
     assert_eq!(desk.news(), [] as [&str; 0]);
     assert_eq!(desk.writer.sessions(), 0);
     let Some(Job::Presence { entries, .. }) = desk.job() else { panic!("no presence job") };
-    assert_eq!(entries, [PresenceEntry::Disconnected { node: node("a"), epoch: SessionEpoch(5) }]);
+    let gone = PresenceEntry::Disconnected { node: node("a"), epoch: SessionEpoch(5), reason: "unwelcomed" };
+    assert_eq!(entries, [gone]);
     assert!(desk.bytes_are_balanced());
 }
 

@@ -15,19 +15,25 @@ pub(super) async fn execute(
     gateway: &GatewayId,
     entries: &[PresenceEntry],
 ) -> Result<Vec<PresenceOutcome>, JobError> {
-    let (mut nodes, mut epochs, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut nodes, mut epochs, mut ended) = (Vec::new(), Vec::new(), Vec::new());
     for entry in entries {
-        let (node, epoch, is_gone) = match entry {
-            PresenceEntry::Alive { node, epoch } => (node, epoch, false),
-            PresenceEntry::Disconnected { node, epoch } => (node, epoch, true),
+        let (node, epoch, reason) = match entry {
+            PresenceEntry::Alive { node, epoch } => (node, epoch, None),
+            PresenceEntry::Disconnected { node, epoch, reason } => (node, epoch, Some(*reason)),
         };
         nodes.push(node.as_str());
         epochs.push(bigint(epoch.0));
-        gone.push(is_gone);
+        ended.push(reason);
     }
-    let rows = sqlx::query_file!("queries/presence.sql", gateway.as_str(), &nodes as &[&str], &epochs, &gone)
-        .fetch_all(link.autocommit())
-        .await?;
+    let rows = sqlx::query_file!(
+        "queries/presence.sql",
+        gateway.as_str(),
+        &nodes as &[&str],
+        &epochs,
+        &ended as &[Option<&str>]
+    )
+    .fetch_all(link.autocommit())
+    .await?;
     if rows.len() != entries.len() {
         return Err(corrupt("a presence entry without an answer"));
     }

@@ -244,7 +244,7 @@ impl<'a> Pair<'a> {
                     let node = self.node(sign.node);
                     let epoch = self.epoch(&node, sign.epoch);
                     match sign.gone {
-                        true => PresenceEntry::Disconnected { node, epoch },
+                        true => PresenceEntry::Disconnected { node, epoch, reason: "peer-gone" },
                         false => PresenceEntry::Alive { node, epoch },
                     }
                 };

@@ -155,7 +155,9 @@ pub async fn stop(mut running: Running) {
     for shard in &mut running.shards {
         while !matches!(shard.next().await, ToShard::Stop) {}
         for (slot, name) in std::mem::take(&mut shard.open) {
-            shard.post(ToWriter::Closed { key: shard.key(slot), node: node(&name) }).await;
+            shard
+                .post(ToWriter::Closed { key: shard.key(slot), node: node(&name), reason: "stopping" })
+                .await;
         }
         shard.post(ToWriter::ShardStopped { shard: shard.id }).await;
     }

@@ -5,7 +5,7 @@ FROM (
     SELECT n.node_id, n.tenant_id, n.registered_at,
            s.gateway_id IS NOT NULL AND s.disconnected_at IS NULL AS connected,
            s.gateway_id, coalesce(s.session_epoch, 0) AS session_epoch, s.connected_at, s.disconnected_at,
-           l.last_seen_at, s.software_version, s.machine, s.role,
+           greatest(l.last_seen_at, s.connected_at) AS last_seen_at, s.software_version, s.machine, s.role,
            -- Each from an index of its own, which holds open commands alone.
            (SELECT count(*) FROM commands c WHERE c.node_id = n.node_id AND c.phase = 'p' AND NOT c.deferred)
            + (SELECT count(*) FROM commands c WHERE c.node_id = n.node_id AND c.phase = 'p' AND c.deferred) AS pending,

@@ -4,7 +4,9 @@ SELECT row_to_json(v)::text AS "row!"
 FROM (
     SELECT s.node_id, s.gateway_id, s.disconnected_at IS NULL AS live,
            coalesce(l.expires_at > compute_now(), false) AS gateway_holds_lease,
-           s.session_epoch, s.lease_epoch, s.connected_at, s.disconnected_at, v.last_seen_at,
+           s.session_epoch, s.lease_epoch, s.connected_at, s.disconnected_at,
+           -- Liveness is written now and then only; a Hello is a sign of life too.
+           greatest(v.last_seen_at, s.connected_at) AS last_seen_at,
            s.boot_id, s.machine, s.software_version, s.role, s.certificate_serial,
            (SELECT coalesce(json_agg(json_build_object('lane', a.lane, 'capacity', a.capacity) ORDER BY a.place), '[]')
             FROM unnest(s.lanes, s.lane_capacities) WITH ORDINALITY a (lane, capacity, place)) AS lanes,

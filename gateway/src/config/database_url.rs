@@ -6,6 +6,8 @@
 use std::fmt;
 use std::path::Path;
 
+use gateway_control::small_file;
+
 /// Taken where neither a URL nor a file is given: the local server, as the user of the process.
 pub(super) const LOCAL_DATABASE: &str = "postgres:///gateway?host=/run/postgresql";
 
@@ -30,8 +32,9 @@ impl DatabaseUrl {
 
     /// The first line of a file.
     pub fn from_file(file: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| format!("the file {} can't be read: {error}", file.display()))?;
+        let refused = |why: &dyn fmt::Display| format!("the file {} {why}", file.display());
+        let bytes = small_file::read(file).map_err(|error| refused(&error))?;
+        let text = String::from_utf8(bytes).map_err(|_| refused(&"is no text"))?;
         let url = text.lines().next().unwrap_or_default().trim();
         Self::new(url).map_err(|sentence| format!("the first line of {} {sentence}", file.display()))
     }

@@ -63,6 +63,9 @@ Examples:
   gateway sessions --gateway g1
   gateway sessions --json | jq -s 'group_by(.gateway_id) | map({(.[0].gateway_id): length}) | add'")]
     Sessions(SessionsArgs),
+    /// Look at the certificates of nodes that the database knows.
+    #[command(subcommand)]
+    Certs(CertsCommand),
     /// List commands, the newest first, each with what it waits for.
     #[command(after_help = "\
 JSON (a line a command): node_id, id, lane, seq, kind, state, done, attempt, max_attempts, waits_for (a sentence,
@@ -135,6 +138,42 @@ Examples:
   gateway verify --json | jq '.invariants[] | select(.holds | not)'
   gateway verify --node-logs logs/*.jsonl")]
     Verify(VerifyArgs),
+}
+
+/// What can be asked of certificates.
+#[derive(Debug, Subcommand)]
+pub enum CertsCommand {
+    /// List certificates: node, serial, role, when they expire, and whether they are revoked.
+    #[command(after_help = "\
+JSON (a line a certificate): node_id, serial, role, expires_at (null where whoever recorded it did not say), expired,
+  revoked_at, revoked_reason, tenant_controlled, allowed_kinds (null: all), in_use (by a live session)
+
+A certificate is recorded by whoever issues it, with INSERT INTO node_certs (serial, node_id, not_after) VALUES (…);
+`gateway revoke` revokes it.
+
+Examples:
+  gateway certs list --node spiffe://fleet.example/site/lab/node/n1
+  gateway certs list --revoked
+  gateway certs list --expires-within 7d --json | jq -r 'select(.in_use) | .node_id'")]
+    List(CertsArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CertsArgs {
+    /// Only this node's.
+    #[arg(long)]
+    pub node: Option<String>,
+    /// Only those that are revoked.
+    #[arg(long)]
+    pub revoked: bool,
+    /// Only those that have expired, or will within this time, such as "7d".
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub expires_within: Option<Duration>,
+    /// At most so many.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    #[command(flatten)]
+    pub reading: Reading,
 }
 
 /// How a reading command answers.

@@ -1,4 +1,4 @@
-//! `gateway nodes`, `sessions`, `commands`, `specs` and `inventory`: what is stored, as a table or as JSON lines.
+//! `gateway nodes`, `sessions`, `certs list`, `commands`, `specs` and `inventory`: what is stored, as a table or as JSON lines.
 //!
 //! The queries filter and order; here is only how the rows are shown.
 //!
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::arguments::{CommandsArgs, InventoryArgs, NodesArgs, Reading, SessionsArgs, SpecsArgs};
+use super::arguments::{CertsArgs, CommandsArgs, InventoryArgs, NodesArgs, Reading, SessionsArgs, SpecsArgs};
 use super::database::{Database, RowQuery};
 use super::table::{Column, column, table};
 use super::terminal::{bytes_as_text, harmless, json_line, remark, write};
@@ -36,6 +36,16 @@ const SESSIONS: [Column; 9] = [
     column("VERSION", "software_version", 16),
     column("LANES", "lanes", 40),
     column("IN FLIGHT", "in_flight", 10),
+];
+
+const CERTS: [Column; 7] = [
+    column("NODE", "node_id", 64),
+    column("SERIAL", "serial", 40),
+    column("ROLE", "role", 16),
+    column("EXPIRES", "expires_at", 20),
+    column("IN USE", "in_use", 6),
+    column("REVOKED", "revoked_at", 20),
+    column("WHY", "revoked_reason", 40),
 ];
 
 const COMMANDS: [Column; 9] = [
@@ -103,6 +113,16 @@ pub(super) async fn sessions(arguments: &SessionsArgs) -> Result<ExitCode, Gatew
         ));
     }
     answer(&arguments.reading, &SESSIONS, rows, arguments.limit, "session")
+}
+
+pub(super) async fn certs(arguments: &CertsArgs) -> Result<ExitCode, GatewayError> {
+    let query = sqlx::query_scalar(include_str!("../../queries/operate/certs.sql"))
+        .bind(&arguments.node)
+        .bind(arguments.revoked)
+        .bind(arguments.expires_within.map(|within| within.as_secs_f64()))
+        .bind(i64::from(arguments.limit) + 1);
+    let rows = read(&arguments.reading, "listing certificates", query).await?;
+    answer(&arguments.reading, &CERTS, rows, arguments.limit, "certificate")
 }
 
 pub(super) async fn commands(arguments: &CommandsArgs) -> Result<ExitCode, GatewayError> {

@@ -31,7 +31,7 @@ mod verify;
 use std::process::ExitCode;
 
 use crate::error::GatewayError;
-use arguments::OperatorCommand;
+use arguments::{CertsCommand, OperatorCommand};
 use control_arguments::ControlCommand;
 
 /// Doors for the fuzzer alone: what makes strings of nodes harmless.
@@ -91,6 +91,7 @@ pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
             OperatorCommand::Cancel(arguments) => cancel::run(arguments).await,
             OperatorCommand::Nodes(arguments) => listings::nodes(arguments).await,
             OperatorCommand::Sessions(arguments) => listings::sessions(arguments).await,
+            OperatorCommand::Certs(CertsCommand::List(arguments)) => listings::certs(arguments).await,
             OperatorCommand::Commands(arguments) => listings::commands(arguments).await,
             OperatorCommand::Specs(arguments) => listings::specs(arguments).await,
             OperatorCommand::Events(arguments) => events::run(arguments).await,

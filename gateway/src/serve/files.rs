@@ -2,23 +2,19 @@
 //!
 //! 1. A file that others than the gateway's user can read and that holds a secret is told of.
 
-use std::fs::OpenOptions;
-use std::io::Read as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gateway_control::relay::UpstreamFiles;
+use gateway_control::small_file;
 use gateway_shard::IdentityRules;
 use gateway_shard::tls::{Serving, TlsError, TlsMaterial};
 
 use super::api::Api;
 use super::tls_watch::FileSet;
 use crate::config::{Config, ConfigError, Lines, Problem};
-
-/// More than any set of certificates has.
-const LONGEST_FILE: u64 = 1 << 20;
 
 /// The TLS files, and how they are to be understood.
 #[derive(Debug, Clone)]
@@ -152,63 +148,11 @@ pub(super) fn warn_if_open(key: &str, file: &Path) {
     }
 }
 
-/// Never waits: what is no file, as a pipe that nobody writes, is refused, and so is what has no end.
+/// What a file holds that a key names.
 pub(super) fn read(key: &str, file: &Path) -> Result<Vec<u8>, ConfigError> {
-    let refused = |why: String| problem(key, format!("{} {why}", file.display()));
-    let failed = |error: std::io::Error| {
-        let advice = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => "let the gateway's user read it",
-            _ => "put it there, or name the right file",
-        };
-        refused(format!("can't be read: {error}; {advice}"))
-    };
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file).map_err(failed)?;
-    if !opened.metadata().map_err(failed)?.is_file() {
-        return Err(refused("is no regular file; name the right file".to_owned()));
-    }
-    let mut text = Vec::new();
-    opened.take(LONGEST_FILE + 1).read_to_end(&mut text).map_err(failed)?;
-    if text.len() as u64 > LONGEST_FILE {
-        return Err(refused(format!("is longer than {LONGEST_FILE} bytes; name the right file")));
-    }
-    Ok(text)
+    small_file::read(file).map_err(|error| problem(key, format!("{} {error}", file.display())))
 }
 
 pub(super) fn problem(key: &str, sentence: String) -> ConfigError {
     ConfigError { file: None, problems: vec![Lines::default().problem(key, sentence) as Problem] }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_no_file_or_has_no_end_is_refused_and_not_waited_for() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let refusal = |file: &Path| {
-            let error = read("tls.certificate", file).expect_err("refused");
-            let [problem] = &error.problems[..] else { panic!("{error}") };
-            assert_eq!(problem.key, "tls.certificate");
-            problem.sentence.clone()
-        };
-        let pipe = folder.path().join("pipe");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &pipe,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::from_raw_mode(0o600),
-            0,
-        )
-        .expect("a pipe that nobody writes");
-        for file in [&pipe, Path::new("/dev/zero"), folder.path()] {
-            assert!(refusal(file).contains("is no regular file"), "{}", file.display());
-        }
-        assert!(refusal(&folder.path().join("none")).contains("can't be read"));
-
-        let long = folder.path().join("long");
-        std::fs::write(&long, vec![b'-'; LONGEST_FILE as usize]).expect("a file");
-        assert_eq!(read("tls.certificate", &long).expect("just short enough").len() as u64, LONGEST_FILE);
-        std::fs::write(&long, vec![b'-'; LONGEST_FILE as usize + 1]).expect("a file");
-        assert!(refusal(&long).contains("is longer than 1048576 bytes"));
-    }
 }

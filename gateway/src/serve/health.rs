@@ -95,6 +95,7 @@ fn queues(readings: &Readings) -> Vec<QueueHealth> {
             consecutive_failures: runs.consecutive_failures,
             failures: runs.failures,
             last_error: runs.last_error,
+            last_error_at: runs.last_error_at.map(|at| at.as_secs_f64()),
         }
     };
     Queue::ALL.into_iter().map(health).collect()

@@ -41,6 +41,7 @@ pub(super) fn health(readings: &Readings) -> Vec<LoopHealth> {
         last_clean_run_at: reading.last_clean_run.map(|at| at.as_secs_f64()),
         running_seconds: reading.running.map(|running| running.as_secs_f64()),
         last_error: reading.last_error,
+        last_error_at: reading.last_error_at.map(|at| at.as_secs_f64()),
     };
     all(readings).into_iter().map(shown).collect()
 }

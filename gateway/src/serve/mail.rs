@@ -25,16 +25,8 @@ const TUNNEL_BYTES: usize = 16 << 20;
 const TLS_NEWS_AT_ONCE: usize = 4;
 
 pub(super) struct Mail {
-    pub(super) writer_inbox: Inbox<ToWriter>,
-    /// Where the control API asks the writer.
-    pub(super) desk: DeskPost,
-    pub(super) desk_inbox: DeskInbox,
-    pub(super) to_shards: Vec<Post<ToShard>>,
-    pub(super) relay_inbox: Inbox<RelayRequest>,
-    pub(super) relays_to_shards: Vec<Post<ToShard>>,
-    pub(super) control_to_shards: Vec<Post<ToShard>>,
-    pub(super) tunnel_inbox: Inbox<ToTunnels>,
-    pub(super) tunnels_to_shards: Vec<Post<ToShard>>,
+    pub(super) writer: WriterMail,
+    pub(super) rooms: RoomMail,
     /// Sets of TLS files that were read anew.
     pub(super) tls_posts: Vec<Post<TlsNews>>,
     /// Sessions of nodes in this process.
@@ -43,6 +35,24 @@ pub(super) struct Mail {
     pub(super) bells: Vec<Post<ToShard>>,
     /// One for each shard, in order.
     pub(super) seats: Vec<Seat>,
+}
+
+/// What the writer has of the boxes.
+pub(super) struct WriterMail {
+    pub(super) inbox: Inbox<ToWriter>,
+    pub(super) desk: DeskInbox,
+    pub(super) to_shards: Vec<Post<ToShard>>,
+}
+
+/// What the rooms of the control thread have of them.
+pub(super) struct RoomMail {
+    pub(super) relay_inbox: Inbox<RelayRequest>,
+    pub(super) relays_to_shards: Vec<Post<ToShard>>,
+    pub(super) tunnel_inbox: Inbox<ToTunnels>,
+    pub(super) tunnels_to_shards: Vec<Post<ToShard>>,
+    /// Where the control API asks the writer.
+    pub(super) desk: DeskPost,
+    pub(super) control_to_shards: Vec<Post<ToShard>>,
 }
 
 /// What one shard has of the boxes.
@@ -79,15 +89,15 @@ impl Mail {
         let seats = seats.collect();
         let (desk, desk_inbox) = desk();
         Self {
-            writer_inbox,
-            desk,
-            desk_inbox,
-            to_shards,
-            relay_inbox,
-            relays_to_shards,
-            control_to_shards,
-            tunnel_inbox,
-            tunnels_to_shards,
+            writer: WriterMail { inbox: writer_inbox, desk: desk_inbox, to_shards },
+            rooms: RoomMail {
+                relay_inbox,
+                relays_to_shards,
+                tunnel_inbox,
+                tunnels_to_shards,
+                desk,
+                control_to_shards,
+            },
             tls_posts,
             visitors,
             bells,

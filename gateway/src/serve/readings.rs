@@ -99,12 +99,13 @@ pub(super) const SHARD_COUNTERS: [ShardReading; 22] = [
     ("mail_looks", "Looks of a shard into its mailbox", |shard| shard.mail_looks.get()),
 ];
 
-const SHARD_REFUSALS: [ShardReading; 7] = [
+const SHARD_REFUSALS: [ShardReading; 8] = [
     ("opens-per-second", "", |shard| shard.refused_opens_per_second.get()),
     ("joins-per-second", "", |shard| shard.refused_joins_per_second.get()),
     ("streams", "", |shard| shard.refused_streams.get()),
     ("pending-hellos", "", |shard| shard.refused_pending_hellos.get()),
     ("relays", "", |shard| shard.refused_relays.get()),
+    ("tunnels", "", |shard| shard.refused_tunnels.get()),
     ("not-serving", "", |shard| shard.refused_not_serving.get()),
     ("unauthenticated", "", |shard| shard.refused_unauthenticated.get()),
 ];

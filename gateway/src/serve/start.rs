@@ -12,9 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use gateway_control::api::ApiConfig;
 use gateway_control::relay::{RelayConfig, RelayServices, RelayStatus};
-use gateway_control::tunnel::{TunnelConfig, TunnelStatus};
+use gateway_control::tunnel::TunnelStatus;
 use gateway_control::{ControlConfig, ControlHandle, ControlStopper};
 use gateway_core::admission::Admission;
 use gateway_core::ids::{GatewayId, ShardId};
@@ -32,7 +31,7 @@ use super::api::{Api, GatewayDesk};
 use super::embedded::Embedded;
 use super::files::TlsFiles;
 use super::handle::GatewayHandle;
-use super::mail::{Mail, Seat};
+use super::mail::{Mail, RoomMail, Seat, WriterMail};
 use super::readings::{Origin, Readings};
 use super::running::{RunningGateway, Stopper};
 use super::supervision::{End, Event, Supervision, WRITER_THREAD, watch};
@@ -165,6 +164,14 @@ fn watch_tls(
     watch.start(config.tls.reload_every.0, asked)
 }
 
+/// What the writer and the rooms count.
+#[derive(Default)]
+struct Statuses {
+    writer: Arc<WriterStatus>,
+    relays: Arc<RelayStatus>,
+    tunnels: Arc<TunnelStatus>,
+}
+
 /// Starts threads one after the other; what was started ends with it when a later one fails.
 struct Threads {
     sender: Sender<Event>,
@@ -187,60 +194,23 @@ impl Threads {
         let mut threads = Self { sender, supervision: Supervision::default() };
         let mail = Mail::new(&shared.limits, plan.shards.len());
         let counters: Vec<Arc<ShardCounters>> = plan.shards.iter().map(|_| Arc::default()).collect();
-        let writer_status = Arc::new(WriterStatus::default());
-        let relay_status = Arc::new(RelayStatus::default());
-        let tunnel_status = Arc::new(TunnelStatus::default());
-        let readings = Arc::new(Readings::new(
-            origin(config, &shared),
-            Arc::clone(&shared.admission),
-            Arc::clone(&writer_status),
-            Arc::clone(&relay_status),
-            Arc::clone(&tunnel_status),
-            plan.shards.iter().copied().zip(counters.iter().cloned()).collect(),
-        ));
-        // First of the threads: its address stands in the gateway's row.
-        let relays = RelayConfig {
-            inbox: mail.relay_inbox,
-            to_shards: mail.relays_to_shards,
-            limits: Arc::clone(&shared.limits),
-            started: shared.started,
-            services: relays,
-            status: relay_status,
-        };
-        let tunnels = tunnels.room(
-            config,
-            &shared.limits,
-            mail.tunnel_inbox,
-            mail.tunnels_to_shards,
-            shared.started,
-            tunnel_status,
-        );
+        let statuses = Statuses::default();
+        let readings = statuses.readings(config, plan, &shared, &counters);
         let (reload, look_asked) = crossbeam_channel::bounded(TLS_LOOKS);
-        let desk = GatewayDesk { writer: mail.desk.clone(), looks: reload.clone() };
-        let api = shared.api.as_ref();
-        let api = api.and_then(|api| api.config(config, desk, mail.control_to_shards, shared.started));
-        let control = spawn_control(config, plan.control, &readings, relays, tunnels, api)?;
+        // First of the threads: its address stands in the gateway's row.
+        let (services, desk) = ((relays, tunnels), mail.rooms.desk.clone());
+        let seen = (&statuses, &readings);
+        let control =
+            start_control(config, plan.control, &shared, services, mail.rooms, seen, reload.clone())?;
         let (control_address, api_address) = (control.address(), control.api_address());
         let control_stopper = control.stopper();
         let mut given_up = GivenUp::new(control_stopper.clone());
         threads.watch(CONTROL_THREAD, move || control.join().into())?;
 
         let internal_url = internal_url(config, control_address, api_address);
-        let writer = DbWriterConfig {
-            database_url: urls.database.reveal().to_owned(),
-            listen_url: urls.listen.map(|url| url.reveal().to_owned()),
-            writer: writer_config(config, &lock, &shared, plan.shards.len(), &internal_url)?,
-            cpu: plan.writer,
-            inbox: mail.writer_inbox,
-            desk: mail.desk_inbox,
-            shards: mail.to_shards,
-            started: shared.started,
-            synchronous_dispatch: config.dispatch.durability == Durability::Synchronous,
-            listen: config.database.notify,
-            status: Arc::clone(&writer_status),
-            hooks: Arc::clone(&shared.hooks),
-            destructive_kinds: config.identity.destructive_kinds.clone().into(),
-        };
+        let writer = writer_config(config, &lock, &shared, plan.shards.len(), &internal_url)?;
+        let status = Arc::clone(&statuses.writer);
+        let writer = writer_thread(config, plan.writer, writer, &shared, urls, mail.writer, status);
         let writer = gateway_db_writer::spawn(writer).map_err(|error| not_started(WRITER_THREAD, &error))?;
         let stopper = Stopper(writer.stop_handle());
         given_up.writer = Some(stopper.clone());
@@ -251,9 +221,9 @@ impl Threads {
             threads.start_shard(index, *cpu, listener, seat, counters, &shared)?;
         }
         watch_tls(config, shared, mail.tls_posts, &readings, look_asked)?;
-        announce_phases(&writer_status, &threads.sender)?;
+        announce_phases(&statuses.writer, &threads.sender)?;
         given_up.is_complete = true;
-        let handle = GatewayHandle::new(Arc::clone(&readings), mail.desk, mail.visitors, stopper.clone());
+        let handle = GatewayHandle::new(Arc::clone(&readings), desk, mail.visitors, stopper.clone());
         Ok(RunningGateway {
             handle,
             address,
@@ -344,28 +314,56 @@ impl Drop for GivenUp {
     }
 }
 
-fn spawn_control(
+/// The thread of the relays, the tunnels, and the control API.
+fn start_control(
     config: &Config,
     cpu: Option<usize>,
-    readings: &Arc<Readings>,
-    relays: RelayConfig,
-    tunnels: TunnelConfig,
-    api: Option<ApiConfig>,
+    shared: &Shared,
+    (relays, tunnels): (RelayServices, TunnelServices),
+    mail: RoomMail,
+    (statuses, readings): (&Statuses, &Arc<Readings>),
+    looks: Sender<LookAsked>,
 ) -> Result<ControlHandle, GatewayError> {
-    let listen = config.control.listen;
+    let (listen, started) = (config.control.listen, shared.started);
+    let relays = RelayConfig {
+        inbox: mail.relay_inbox,
+        to_shards: mail.relays_to_shards,
+        limits: Arc::clone(&shared.limits),
+        started,
+        services: relays,
+        status: Arc::clone(&statuses.relays),
+    };
+    let tunnel_status = Arc::clone(&statuses.tunnels);
+    let (inbox, to_shards) = (mail.tunnel_inbox, mail.tunnels_to_shards);
+    let tunnels = tunnels.room(config, &shared.limits, inbox, to_shards, started, tunnel_status);
+    let desk = GatewayDesk { writer: mail.desk, looks };
+    let api = shared.api.as_ref();
+    let api = api.and_then(|api| api.config(config, desk, mail.control_to_shards, started));
     let status: Arc<dyn gateway_control::Status> = Arc::<Readings>::clone(readings);
-    gateway_control::spawn(ControlConfig {
-        listen,
-        cpu,
-        status,
-        api,
-        relays: Some(relays),
-        tunnels: Some(tunnels),
-    })
-    .map_err(|error| {
+    let (relays, tunnels) = (Some(relays), Some(tunnels));
+    gateway_control::spawn(ControlConfig { listen, cpu, status, api, relays, tunnels }).map_err(|error| {
         let key = if error.address == listen { "control.listen" } else { "control.api_listen" };
         GatewayError::Machine(format!("can't listen on {error} ({key})"))
     })
+}
+
+impl Statuses {
+    fn readings(
+        &self,
+        config: &Config,
+        plan: &Plan,
+        shared: &Shared,
+        counters: &[Arc<ShardCounters>],
+    ) -> Arc<Readings> {
+        Arc::new(Readings::new(
+            origin(config, shared),
+            Arc::clone(&shared.admission),
+            Arc::clone(&self.writer),
+            Arc::clone(&self.relays),
+            Arc::clone(&self.tunnels),
+            plan.shards.iter().copied().zip(counters.iter().cloned()).collect(),
+        ))
+    }
 }
 
 fn origin(config: &Config, shared: &Shared) -> Origin {
@@ -416,6 +414,32 @@ fn writer_config(
         revocation_scan: config.identity.revocation_scan.0,
         hooked: shared.hooks.kinds(),
     })
+}
+
+fn writer_thread(
+    config: &Config,
+    cpu: Option<usize>,
+    writer: WriterConfig,
+    shared: &Shared,
+    urls: DatabaseUrls,
+    mail: WriterMail,
+    status: Arc<WriterStatus>,
+) -> DbWriterConfig {
+    DbWriterConfig {
+        database_url: urls.database.reveal().to_owned(),
+        listen_url: urls.listen.map(|url| url.reveal().to_owned()),
+        writer,
+        cpu,
+        inbox: mail.inbox,
+        desk: mail.desk,
+        shards: mail.to_shards,
+        started: shared.started,
+        synchronous_dispatch: config.dispatch.durability == Durability::Synchronous,
+        listen: config.database.notify,
+        status,
+        hooks: Arc::clone(&shared.hooks),
+        destructive_kinds: config.identity.destructive_kinds.clone().into(),
+    }
 }
 
 fn not_started(thread: &str, error: &std::io::Error) -> GatewayError {

@@ -21,10 +21,11 @@ use crate::bell::{Bell, Wish};
 use crate::connection::{LEAVE_TIMEOUT, ROUNDS_PER_TURN, Turns};
 use crate::panics;
 use crate::place::Place;
+use crate::refusals::Shown;
 use crate::relay_io::RETRY_RELAY;
 use crate::shard::{ConnectionLease, Shard};
 use crate::status::CallStatus;
-use crate::stream::{self, Peer, Stream};
+use crate::stream::{self, Peer, Stream, Unproven};
 use crate::timers::Deadline;
 use crate::transport::Exchange;
 
@@ -181,7 +182,10 @@ impl Drop for LocalConnection {
 fn identify(shard: &Shard, peer: &LocalPeer) -> Peer {
     let ends_at = peer.ends_at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     match shard.identity.claimed(&peer.node, &peer.certificate_serial, ends_at) {
-        Ok(certificate) => Peer::Node(Box::new(certificate)),
-        Err(reason) => Peer::Unproven(reason),
+        Ok(certificate) => Peer::Node(Rc::new(certificate)),
+        Err(reason) => {
+            let shown = Shown::claimed(&peer.node, &peer.certificate_serial);
+            Peer::Unproven(Box::new(Unproven { shown, reason }))
+        }
     }
 }

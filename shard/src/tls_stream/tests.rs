@@ -1,4 +1,7 @@
 //! The stream against rustls' own client, over a wire that gives and takes as little as a test says.
+//!
+//! Both ends run in the test's own turns, so where a record is cut, or a socket is full, is no matter of luck. What TLS
+//! itself promises is rustls' to test; here it is that nothing is lost, held or said twice on the way.
 
 #![allow(clippy::unwrap_used)]
 

@@ -201,7 +201,7 @@ impl Oracle {
 
     fn take_disconnects(&mut self, gateway: &GatewayId, entries: &[PresenceEntry]) {
         for entry in entries {
-            let PresenceEntry::Disconnected { node, epoch } = entry else { continue };
+            let PresenceEntry::Disconnected { node, epoch, .. } = entry else { continue };
             let Some(fact) = self.sessions.get_mut(node) else { continue };
             if fact.epoch == *epoch && fact.gateway.as_ref() == Some(gateway) {
                 fact.connected = false;

@@ -232,7 +232,7 @@ fn nodes_that_take_nothing_fill_the_room_of_all_only_for_a_while() {
     assert_eq!(desk.look(), ["a has [], by its Hello"]);
     desk.found(vec![found(vec![spec("x", 1, 5)])]);
     for slot in 0..=full {
-        desk.post(ToWriter::Closed { key: key(slot), node: node("n") });
+        desk.post(ToWriter::Closed { key: key(slot), node: node("n"), reason: "peer-gone" });
     }
     desk.enter("b", full + 1, 1, &[]);
     let Some(Job::SpecsDue { at_most_bytes, .. }) = desk.specs_job() else { panic!("no look") };

@@ -1,0 +1,142 @@
+//! What the log says of certificates that are refused: in the handshake, where a call is opened, and by the database.
+//!
+//! An alert has no words, and a node's own log may be out of reach; so an operator reads here which node it is, which
+//! certificate, why, and what to do. It decides nothing: whoever refuses gives the reason.
+//!
+//! 1. One serial is told of once a minute, and in a minute at most `OURS` that our roots issued and `STRANGERS` others:
+//!    neither nodes that dial again and again nor strangers fill the log, and strangers don't hush nodes.
+//! 2. What a certificate says is escaped and cut, and where its chain is not good, it is a claim and told as one.
+//! 3. What is not told is counted, and the next line says how many that were.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gateway_core::close::CloseReason;
+
+use crate::identity::{NodeCertificate, claims_of};
+use crate::told::Told;
+
+/// Certificates a minute.
+const OURS: usize = 64;
+const STRANGERS: usize = 8;
+/// The most of a name, a serial or a reason that is logged, in characters.
+const LONGEST_TEXT: usize = 200;
+
+/// Shared by all shards.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    ours: Told<OURS>,
+    strangers: Told<STRANGERS>,
+}
+
+/// Who has issued a certificate, as far as it was found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Issuer {
+    /// An authority of the node roots.
+    Ours,
+    Unknown,
+}
+
+/// A certificate, as the log has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// The first URI that it names, if any.
+    node: Option<String>,
+    serial: String,
+}
+
+impl Shown {
+    /// Of a DER certificate; what can't be read is left out.
+    pub(crate) fn of(certificate: &[u8]) -> Self {
+        let (serial, uri) = claims_of(certificate).unwrap_or_default();
+        Self { node: uri.as_deref().map(harmless), serial: harmless(&serial) }
+    }
+
+    /// Of what a peer of this process says.
+    pub(crate) fn claimed(uri: &str, serial: &str) -> Self {
+        Self { node: Some(harmless(uri)), serial: harmless(serial) }
+    }
+}
+
+impl Refusals {
+    /// Tells of the end of a call or a session, where it is for its certificate.
+    pub(crate) fn tell_end(&self, certificate: &NodeCertificate, reason: &CloseReason) {
+        if let Some(advice) = reason.certificate_advice() {
+            let identity = &certificate.identity;
+            let node = Some(harmless(identity.node.as_str()));
+            let shown = Shown { node, serial: identity.certificate_serial.clone() };
+            self.tell(&shown, Issuer::Ours, &reason.to_string(), advice, now_seconds());
+        }
+    }
+
+    /// Tells of a certificate that names nobody.
+    pub(crate) fn tell_unnamed(&self, shown: &Shown, reason: &CloseReason) {
+        let advice = reason.certificate_advice().unwrap_or_default();
+        self.tell(shown, Issuer::Ours, &reason.to_string(), advice, now_seconds());
+    }
+
+    /// Tells of a refusal now, in seconds since 1970.
+    pub(crate) fn tell(&self, shown: &Shown, issuer: Issuer, reason: &str, advice: &str, now_seconds: u64) {
+        let untold = match issuer {
+            Issuer::Ours => self.ours.may_tell(&shown.serial, now_seconds),
+            Issuer::Unknown => self.strangers.may_tell(&shown.serial, now_seconds),
+        };
+        let Some(untold) = untold else { return };
+        let node = shown.node.as_deref().unwrap_or("(unnamed)");
+        let serial = shown.serial.as_str();
+        let reason = harmless(reason);
+        match issuer {
+            Issuer::Ours => tracing::warn!(
+                node,
+                serial,
+                untold,
+                "a node's certificate is refused: {reason}. What to do: {advice}. As many refusals as `untold` says \
+                 were passed over before this line"
+            ),
+            Issuer::Unknown => tracing::warn!(
+                claimed_node = node,
+                serial,
+                untold,
+                "a certificate that proves nothing is refused: {reason}. What to do: {advice}. As many refusals as \
+                 `untold` says were passed over before this line"
+            ),
+        }
+    }
+}
+
+/// Since 1970, by the host's clock.
+fn now_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn harmless(text: &str) -> String {
+    text.chars().take(LONGEST_TEXT).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_certificate_says_of_itself_is_escaped_and_cut() {
+        let hostile = format!("spiffe://x/\u{1b}[2J\n{}", "y".repeat(1_000));
+        let text = harmless(&hostile);
+        assert!(text.chars().all(|sign| !sign.is_control()), "{text}");
+        assert!(text.len() < 2 * LONGEST_TEXT, "{text}");
+        assert_eq!(Shown::of(b"no certificate"), Shown { node: None, serial: String::new() });
+    }
+
+    #[test]
+    fn strangers_do_not_hush_a_node() {
+        let refusals = Refusals::default();
+        for stranger in 0..1_000 {
+            let shown = Shown { node: None, serial: format!("{stranger:X}") };
+            refusals.tell(&shown, Issuer::Unknown, "unknown", "none", 1_800_000_000);
+        }
+        assert_eq!(
+            refusals.strangers.may_tell("another", 1_800_000_000),
+            None,
+            "no more of them for a minute"
+        );
+        assert_eq!(refusals.ours.may_tell("5A", 1_800_000_000), Some(0), "a node is told of");
+    }
+}
