@@ -3,7 +3,8 @@
 //! 1. One thread, pinned where that is asked for, with a runtime of its own that no other uses.
 //! 2. It begins when the schema is one that it serves and has the functions that hooks name. A database
 //!    that is away is waited for; one that can't be used ends the thread with the reason.
-//! 3. A stop is asked for once, from any thread, and ends the thread when all is written.
+//! 3. A stop is asked for once, from any thread, and ends the thread when all is written. A crash ends it at once,
+//!    and nothing is written after it was asked for.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,6 +92,13 @@ impl StopHandle {
         self.0.bell.notify_one();
     }
 
+    /// The thread ends as its process would: nothing more is written, the lease is kept until it runs out, nobody is
+    /// told. What was sent to the database before is carried out, or not.
+    pub fn crash(&self) {
+        self.0.crashed.store(true, Ordering::Release);
+        self.0.bell.notify_one();
+    }
+
     /// Whether a drain was asked for.
     pub fn drain_was_asked(&self) -> bool {
         self.0.drain.get().is_some()
@@ -107,6 +115,7 @@ impl StopHandle {
 #[derive(Debug, Default)]
 pub(crate) struct StopSignal {
     asked: AtomicBool,
+    crashed: AtomicBool,
     drain: OnceLock<DrainPlan>,
     bell: Notify,
 }
@@ -123,7 +132,7 @@ impl StopSignal {
     pub(crate) async fn requested(&self) -> Ask {
         loop {
             self.bell.notified().await;
-            if self.asked.load(Ordering::Acquire) {
+            if self.asked.load(Ordering::Acquire) || self.is_crashed() {
                 return Ask::Stop;
             }
             if let Some(plan) = self.drain.get() {
@@ -132,9 +141,14 @@ impl StopSignal {
         }
     }
 
+    /// Whether the thread is to end at once.
+    pub(crate) fn is_crashed(&self) -> bool {
+        self.crashed.load(Ordering::Acquire)
+    }
+
     /// Whether the thread is to end; there is nobody to drain before it serves.
     fn is_requested(&self) -> bool {
-        self.asked.load(Ordering::Acquire) || self.drain.get().is_some()
+        self.asked.load(Ordering::Acquire) || self.is_crashed() || self.drain.get().is_some()
     }
 }
 

@@ -69,7 +69,8 @@ impl Loop {
         loop {
             let took_all = self.take_what_is_there();
             self.give_what_is_due();
-            if self.writer.phase() == Phase::Stopped {
+            // Before a task of a queue has its turn: what was just handed to it is not written.
+            if self.stop.is_crashed() || self.writer.phase() == Phase::Stopped {
                 return Ok(());
             }
             if took_all {

@@ -4,10 +4,9 @@
 //! is the operator's view of the database, `cli` the command line over all. It decides nothing about sessions or commands.
 //!
 //! ```no_run
-//! let config = gateway::config::Config::load("gateway.toml".as_ref())?;
-//! let mut running = gateway::Gateway::start(&config)?;
-//! running.wait_until_serving(std::time::Duration::from_secs(30))?;
-//! println!("nodes connect to {}", running.address());
+//! let mut running =
+//!     gateway::Gateway::builder_from_file("gateway.toml")?.serve(std::time::Duration::from_secs(30))?;
+//! println!("nodes connect to {}, {} do", running.address(), running.handle().status().sessions);
 //! running.stop();
 //! running.join()?;
 //! # Ok::<(), gateway::GatewayError>(())
@@ -110,6 +109,51 @@ pub mod tunnels {
     pub use gateway_core::tunnel::registry::{IamQuestion, IamVerdict};
 }
 
+/// Sessions of nodes that live in the program itself: frames in memory, without a socket, TLS or HTTP.
+///
+/// A node's frames are messages of `gateway.v1` (`NodeFrame`, `GatewayFrame`), encoded and without a prefix. Who it
+/// is, which a certificate would have proven, the program says: the node id, the certificate's serial and its end.
+/// All the rest is as over a socket: see [`GatewayHandle::open`](crate::GatewayHandle::open), and
+/// `gateway/examples/embedded.rs` for a whole program.
+///
+/// ```no_run
+/// use gateway::local::{FromGateway, LocalPeer};
+///
+/// # async fn node(gateway: gateway::GatewayHandle, hello: bytes::Bytes) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut connection = gateway.connect(LocalPeer {
+///     node: "spiffe://fleet.example/site/ams1/node/n-7".to_owned(),
+///     certificate_serial: "5F00A1".to_owned(),
+///     ends_at: std::time::SystemTime::now() + std::time::Duration::from_secs(3600),
+/// })?;
+/// connection.sender.send(hello).await?;
+/// loop {
+///     match connection.receiver.recv().await {
+///         FromGateway::Frame(frame) => println!("{} bytes", frame.len()),
+///         // With its status, its sentence, and how long to wait before the next try.
+///         FromGateway::Ended(end) => return Ok(println!("{end}")),
+///     }
+/// }
+/// # }
+/// ```
+pub mod local {
+    pub use gateway_shard::local::{
+        CallEnd, FrameConnection, FrameReceiver, FrameSender, FrameSink, FromGateway, LocalPeer, Refused,
+        SessionOver, Taken,
+    };
+}
+
+/// What a program is told of its gateway and its sessions.
+pub mod report {
+    pub use crate::serve::{AskError, Drained};
+    pub use gateway_control::{
+        Headroom, Health, LeaseHealth, LoopHealth, QueueHealth, Room, ShardHealth, SweepHealth,
+    };
+    pub use gateway_core::desk::{LaneReport, SessionReport};
+    pub use gateway_core::drain::DrainPlan;
+    pub use gateway_core::ids::{NodeId, SessionKey};
+    pub use gateway_core::writer::Phase;
+}
+
 pub use error::GatewayError;
 pub use migrate::migrate;
-pub use serve::{Embedded, Gateway, RunningGateway, Stopper};
+pub use serve::{Embedded, Gateway, GatewayBuilder, GatewayHandle, RunningGateway, Stopper};

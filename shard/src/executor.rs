@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use gateway_core::ids::ShardId;
+use gateway_core::mail::Inbox;
+use gateway_core::seam::ToShard;
 use gateway_core::time::Moment;
 use glommio::{Latency, LocalExecutor, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt};
@@ -28,7 +30,7 @@ use crate::outbound::Outbound;
 use crate::rest::Rest;
 use crate::shard::{Parts, Shard};
 use crate::stopping::HandoverFailed;
-use crate::{ShardConfig, accept, listener_tls, mailbox, metronome, panics, stopping};
+use crate::{ShardConfig, TlsNews, accept, listener_tls, local, mailbox, metronome, panics, stopping};
 
 /// An accepted socket.
 pub(crate) type TcpSocket = glommio::net::TcpStream;
@@ -78,7 +80,7 @@ impl ShardHandle {
         self.thread.is_finished()
     }
 
-    /// Waits for the thread's end. `Ok` after `ToShard::Stop` alone.
+    /// Waits for the thread's end. `Ok` after `ToShard::Stop` and `local::Visitors::crash` alone.
     pub fn join(self) -> Result<(), ShardError> {
         self.thread.join().unwrap_or_else(|payload| {
             Err(ShardError::Panicked { shard: self.shard, message: panics::text(payload.as_ref()) })
@@ -163,59 +165,81 @@ async fn serve(config: ShardConfig) -> Result<(), ShardError> {
         queues: Queues::new(),
         rest: Rc::new(Rest::new(if config.spin.is_zero() { config.doze } else { Duration::ZERO })),
     });
-    let on = |shard: &Rc<Shard>| Rc::clone(shard);
-    let timers = shard.queues.spawn_helper({
-        let shard = on(&shard);
-        async move { shard.timers.run(shard.clock).await }
-    });
-    let pump = shard.queues.spawn_helper({
-        let shard = on(&shard);
-        async move { shard.outbound.run().await }
-    });
-    let tunnels = shard.queues.spawn_helper({
-        let desk = Rc::clone(&shard.tunnels);
-        async move { desk.run().await }
-    });
-    let breather = shard.queues.spawn_helper({
-        let shard = on(&shard);
-        async move { shard.breather.run().await }
-    });
-    let turnstile = shard.queues.spawn_helper({
-        let shard = on(&shard);
-        async move { shard.turnstile.run().await }
-    });
-    let dozer = shard.queues.spawn_dozer({
-        let rest = Rc::clone(&shard.rest);
-        async move { rest.run().await }
-    });
     let metronome = shard.queues.spawn_helper(metronome::run(
         Rc::clone(&shard.rest),
         shard.clock,
         Arc::clone(&shard.counters),
     ));
-    let acceptor = shard.queues.spawn_acceptor(accept::run(on(&shard), listener));
-    let renewals = shard.queues.spawn_helper({
-        let (shard, news) = (on(&shard), config.tls_news);
-        async move { listener_tls::run(&shard, &news).await }
+    let acceptor = shard.queues.spawn_acceptor(accept::run(Rc::clone(&shard), listener));
+    let helpers = spawn_helpers(&shard, config.tls_news);
+    let visitors = Rc::new(config.visitors);
+    let dying = shard.queues.spawn_helper({
+        let (shard, visitors) = (Rc::clone(&shard), Rc::clone(&visitors));
+        async move { local::run(&shard, &visitors).await }
     });
     let mail = shard.queues.spawn_helper({
-        let (shard, inbox) = (on(&shard), config.inbox);
+        let (shard, inbox) = (Rc::clone(&shard), config.inbox);
         async move { (mailbox::run(&shard, &inbox).await, inbox) }
     });
-    let (cause, inbox) = mail.0.await;
+    let outcome = match select(mail.0, dying.0).await {
+        // A writer that died with the gateway is no reason to say farewell.
+        Either::Left(((cause, inbox), dying)) if !visitors.is_crashed() => {
+            let outcome = stop(&shard, listener_key, cause, &inbox).await;
+            dying.cancel().await;
+            outcome
+        }
+        Either::Left((_, dying)) => {
+            dying.cancel().await;
+            stopping::die(&shard, listener_key).await;
+            Ok(())
+        }
+        Either::Right(((), mail)) => {
+            mail.cancel().await;
+            stopping::die(&shard, listener_key).await;
+            Ok(())
+        }
+    };
+    acceptor.0.await;
+    for helper in helpers {
+        helper.0.cancel().await;
+    }
+    // Last, and not awaited: without it an await may not end.
+    drop(metronome);
+    outcome
+}
+
+/// What runs beside the sessions, as long as they do.
+fn spawn_helpers(shard: &Rc<Shard>, tls_news: Inbox<TlsNews>) -> Vec<Helper<()>> {
+    let on = || Rc::clone(shard);
+    let (timed, pumped, breathed, turned, renewed) = (on(), on(), on(), on(), on());
+    let (desk, rest) = (Rc::clone(&shard.tunnels), Rc::clone(&shard.rest));
+    let queues = shard.queues;
+    vec![
+        queues.spawn_helper(async move { timed.timers.run(timed.clock).await }),
+        queues.spawn_helper(async move { pumped.outbound.run().await }),
+        queues.spawn_helper(async move { desk.run().await }),
+        queues.spawn_helper(async move { breathed.breather.run().await }),
+        queues.spawn_helper(async move { turned.turnstile.run().await }),
+        queues.spawn_dozer(async move { rest.run().await }),
+        queues.spawn_helper(async move { listener_tls::run(&renewed, &tls_news).await }),
+    ]
+}
+
+/// The good end of a shard.
+async fn stop(
+    shard: &Rc<Shard>,
+    listener: ListenerKey,
+    cause: mailbox::StopCause,
+    inbox: &Inbox<ToShard>,
+) -> Result<(), ShardError> {
+    let id = shard.id;
     let handed_over = {
-        let (stopping, drain) = (stopping::run(&shard, listener_key), mailbox::drain(&inbox));
+        let (stopping, drain) = (stopping::run(shard, listener), mailbox::drain(inbox));
         match select(pin!(stopping), pin!(drain)).await {
             Either::Left((handed_over, _)) => handed_over,
             Either::Right(_) => Ok(()),
         }
     };
-    acceptor.0.await;
-    for helper in [timers, pump, tunnels, breather, turnstile, dozer, renewals] {
-        helper.0.cancel().await;
-    }
-    // Last, and not awaited: without it an await may not end.
-    drop(metronome);
     match (cause, handed_over) {
         (mailbox::StopCause::WriterGone, _) => Err(ShardError::WriterGone { shard: id }),
         (_, Err(HandoverFailed)) => Err(ShardError::HandoverFailed { shard: id }),

@@ -70,7 +70,7 @@ pub(crate) async fn run(shard: Rc<Shard>, tcp: TcpSocket, slot: HandshakeSlot, l
 }
 
 /// Serves a connection to its end.
-async fn serve(shard: Rc<Shard>, connection: Box<impl Turns>) {
+pub(crate) async fn serve(shard: Rc<Shard>, connection: Box<impl Turns>) {
     let mut connection = Some(connection);
     poll_fn(|context| {
         let Some(alive) = &mut connection else { return Poll::Ready(()) };

@@ -89,16 +89,39 @@ impl IdentityRules {
         let (Some(uri), None) = (uris.next(), uris.next()) else {
             return Err(bad("must have exactly one URI among its subject alternative names"));
         };
+        let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
+        // Its last second is one in which it counts.
+        let ends_at = Duration::from_secs(not_after.saturating_add(1));
+        self.certificate(uri, serial_hex(parsed.raw_serial()), ends_at)
+    }
+
+    /// What a peer of this process says of itself, in place of a certificate.
+    pub(crate) fn claimed(
+        &self,
+        uri: &str,
+        serial: &str,
+        ends_at: Duration,
+    ) -> Result<NodeCertificate, CloseReason> {
+        if serial.is_empty() || !serial.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(bad("has a serial that is not hex"));
+        }
+        let digits = serial.trim_start_matches('0').to_ascii_uppercase();
+        self.certificate(uri, if digits.is_empty() { "0".to_owned() } else { digits }, ends_at)
+    }
+
+    fn certificate(
+        &self,
+        uri: &str,
+        certificate_serial: String,
+        ends_at: Duration,
+    ) -> Result<NodeCertificate, CloseReason> {
         let site = self.match_uri(uri)?;
         let node = NodeId::new(uri)
             .map_err(|error| CloseReason::BadCertificate(format!("the client certificate: {error}")))?;
-        let certificate_serial = serial_hex(parsed.raw_serial());
-        let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
         Ok(NodeCertificate {
             serial: SerialKey::of(&certificate_serial),
             identity: Identity { node, site: site.to_owned(), certificate_serial },
-            // Its last second is one in which it counts.
-            ends_at: Duration::from_secs(not_after.saturating_add(1)),
+            ends_at,
         })
     }
 
@@ -227,6 +250,19 @@ mod tests {
             assert!(rules.match_uri(uri).is_err(), "{uri}");
         }
         assert!(sentence(&rules, "spiffe://other.example/site/a/node/b").contains("another trust domain"));
+    }
+
+    #[test]
+    fn a_peer_of_this_process_is_held_to_the_rules_of_certificates() {
+        let rules = IdentityRules::new(Some("fleet.example"), DEFAULT_PATH).expect("usable");
+        let uri = "spiffe://fleet.example/site/a/node/b";
+        let claimed = rules.claimed(uri, "00af8", Duration::from_secs(9)).expect("fits");
+        assert_eq!((claimed.identity.site.as_str(), claimed.identity.node.as_str()), ("a", uri));
+        assert_eq!(claimed.identity.certificate_serial, "AF8");
+        assert_eq!(claimed.serial, SerialKey::of("AF8"));
+        for (uri, serial) in [(uri, ""), (uri, "0x1"), ("spiffe://other.example/site/a/node/b", "1")] {
+            assert!(rules.claimed(uri, serial, Duration::ZERO).is_err(), "{uri} {serial}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! own TLS connections, HTTP/2 or HTTP/1.1 and WebSocket, and the sessions on them.
 //!
 //! Bytes come in through `accept` → `handshake` → `connection` or `http1` → `stream` → `session_io`, which
-//! drives the machine of `gateway_core::session` over either by the seam `transport`; `wire` turns protobuf into its frames. What the
+//! drives the machine of `gateway_core::session` over either, or over memory (`local`), by the seam `transport`; `wire` turns protobuf into its frames. What the
 //! machine has for the writer leaves through `outbound`, what the writer has to say comes in
 //! through `mailbox`. Calls that are passed on go through `relay_io` to the relays, another thread, and come
 //! back as mail too; so do the frames of tunnels, through `tunnel_io` and `tunnel_desk`. `executor` alone knows which runtime this is.
@@ -33,6 +33,7 @@ mod http1;
 mod identity;
 mod listener;
 mod listener_tls;
+pub mod local;
 mod mailbox;
 mod metronome;
 mod outbound;
@@ -75,6 +76,7 @@ use gateway_core::mail::{Inbox, Post};
 use gateway_core::relay::RelayRequest;
 use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::tunnel::ToTunnels;
+use local::VisitorsInbox;
 use tls::TlsMaterial;
 
 pub use counters::{CloseCounts, Counter, KindCounts, ShardCounters};
@@ -110,6 +112,8 @@ pub struct ShardConfig {
     pub relays: Post<RelayRequest>,
     /// To whoever opens tunnels to nodes; what it says comes to `inbox`.
     pub tunnels: Post<ToTunnels>,
+    /// Sessions of nodes in this process, and the word that the gateway is to die.
+    pub visitors: VisitorsInbox,
     pub counters: Arc<ShardCounters>,
     /// How long the thread looks for work before it sleeps. Zero on shared cores.
     pub spin: Duration,

@@ -50,6 +50,11 @@ impl Shown {
         let (serial, uri) = claims_of(certificate).unwrap_or_default();
         Self { node: uri.as_deref().map(harmless), serial: harmless(&serial) }
     }
+
+    /// Of what a peer of this process says.
+    pub(crate) fn claimed(uri: &str, serial: &str) -> Self {
+        Self { node: Some(harmless(uri)), serial: harmless(serial) }
+    }
 }
 
 impl Refusals {

@@ -1,8 +1,9 @@
-//! How a shard ends: listener first, then sessions, connections, and what is owed to the writer.
+//! How a shard ends: listener first, then sessions, connections, and what is owed to the writer. Or at once.
 //!
 //! 1. Nothing is accepted once it began, and no connection outlives it.
 //! 2. Peers get `FAREWELL_TIMEOUT` to take their last frames; then they are cut.
 //! 3. `ShardStopped` is the last message to the writer, after every `Closed`.
+//! 4. A shard that dies tells nobody anything: its peers see their connections end, as when a process is killed.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -42,6 +43,15 @@ pub(crate) async fn run(shard: &Rc<Shard>, listener: ListenerKey) -> Result<(), 
     let handed_over = in_time(HANDOVER_TIMEOUT, shard.outbound.flushed()).await;
     shard.outbound.ring();
     if handed_over { Ok(()) } else { Err(HandoverFailed) }
+}
+
+/// Ends all that a shard does as the end of its process would.
+pub(crate) async fn die(shard: &Rc<Shard>, listener: ListenerKey) {
+    shard.set_stage(Stage::Stopping);
+    listener.close();
+    shard.handshakes.wake_acceptor();
+    shard.ask_connections(Wish::Quit);
+    shard.connections_gone().await;
 }
 
 async fn in_time(limit: Duration, work: impl Future<Output = ()>) -> bool {

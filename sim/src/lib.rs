@@ -3,7 +3,7 @@
 //! It links the writer and the sessions that a gateway runs, never twins of them, and puts them
 //! between simulated nodes and a reference store in memory, with delays, crashes, lost leases, lost
 //! connections and commits whose outcome nobody learns. One seed is one history: a failure is
-//! repeated by its seed alone.
+//! repeated by its seed alone. `rehearsal` is a smaller one, for nodes of one's own.
 //!
 //! 1. Nothing here reads a clock, a thread or an address; equal seeds give equal digests.
 //! 2. What must hold is asserted at every step by the machines, the store, the nodes and the world.
@@ -18,6 +18,7 @@ mod node_specs;
 mod oracle;
 mod process;
 mod random;
+pub mod rehearsal;
 mod statuses;
 pub mod store;
 mod survey;

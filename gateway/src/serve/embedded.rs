@@ -7,6 +7,7 @@ use gateway_db_writer::hooks::EmbeddedHooks;
 
 use super::relays::EmbeddedRelays;
 use super::tunnels::EmbeddedTunnels;
+use crate::config::DatabaseUrl;
 
 /// For `Gateway::start_with`; `EmbeddedHooks`, `EmbeddedRelays` or `EmbeddedTunnels` alone will do.
 #[derive(Debug, Default)]
@@ -14,6 +15,8 @@ pub struct Embedded {
     pub hooks: EmbeddedHooks,
     pub relays: EmbeddedRelays,
     pub tunnels: EmbeddedTunnels,
+    /// The database, in place of the configuration's.
+    pub database: Option<DatabaseUrl>,
 }
 
 impl From<EmbeddedHooks> for Embedded {

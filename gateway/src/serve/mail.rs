@@ -12,6 +12,7 @@ use gateway_core::seam::{ToShard, ToWriter};
 use gateway_core::tunnel::ToTunnels;
 use gateway_db_writer::{DeskInbox, DeskPost, desk};
 use gateway_shard::TlsNews;
+use gateway_shard::local::{Visitors, VisitorsInbox, visitors};
 
 /// Calls that may wait until the relays look; those that wait for a service wait elsewhere.
 const RELAY_MESSAGES: usize = 1024;
@@ -28,6 +29,8 @@ pub(super) struct Mail {
     pub(super) rooms: RoomMail,
     /// Sets of TLS files that were read anew.
     pub(super) tls_posts: Vec<Post<TlsNews>>,
+    /// Sessions of nodes in this process.
+    pub(super) visitors: Visitors,
     /// To ring the shards, for the watchdog; nothing is posted through them.
     pub(super) bells: Vec<Post<ToShard>>,
     /// One for each shard, in order.
@@ -59,6 +62,7 @@ pub(super) struct Seat {
     pub(super) to_relays: Post<RelayRequest>,
     pub(super) to_tunnels: Post<ToTunnels>,
     pub(super) tls_news: Inbox<TlsNews>,
+    pub(super) visitors: VisitorsInbox,
 }
 
 impl Mail {
@@ -69,8 +73,9 @@ impl Mail {
         let (to_tunnels, tunnel_inbox) = mailbox(TUNNEL_MESSAGES, TUNNEL_BYTES, shards);
         let (mut control_to_shards, mut tls_posts) = (Vec::new(), Vec::new());
         let mut tunnels_to_shards = Vec::new();
-        let rooms = to_writer.into_iter().zip(to_relays).zip(to_tunnels);
-        let seats = rooms.map(|((to_writer, to_relays), to_tunnels)| {
+        let (visitors, visits) = visitors(shards);
+        let rooms = to_writer.into_iter().zip(to_relays).zip(to_tunnels).zip(visits);
+        let seats = rooms.map(|(((to_writer, to_relays), to_tunnels), visitors)| {
             let (mut posts, inbox) = mailbox(limits.to_shard_messages, usize::MAX, 5);
             tunnels_to_shards.extend(posts.pop());
             bells.extend(posts.pop());
@@ -79,7 +84,7 @@ impl Mail {
             to_shards.extend(posts.pop());
             let (posts, tls_news) = mailbox(TLS_NEWS_AT_ONCE, usize::MAX, 1);
             tls_posts.extend(posts);
-            Seat { inbox, to_writer, to_relays, to_tunnels, tls_news }
+            Seat { inbox, to_writer, to_relays, to_tunnels, tls_news, visitors }
         });
         let seats = seats.collect();
         let (desk, desk_inbox) = desk();
@@ -94,6 +99,7 @@ impl Mail {
                 control_to_shards,
             },
             tls_posts,
+            visitors,
             bells,
             seats,
         }

@@ -8,8 +8,10 @@
 //! 3. A clean stop is the writer's to carry out: it tells the shards, writes, releases the lease.
 
 mod api;
+mod builder;
 mod embedded;
 mod files;
+mod handle;
 mod health;
 mod hooks;
 mod latencies;
@@ -27,8 +29,10 @@ mod tls_watch;
 mod tunnels;
 mod watchdog;
 
+pub use builder::GatewayBuilder;
 pub use embedded::Embedded;
 pub use files::check_files;
+pub use handle::{AskError, Drained, GatewayHandle};
 pub use readings::Readings;
 pub use relays::EmbeddedRelays;
 pub use run::run;

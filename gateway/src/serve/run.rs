@@ -63,7 +63,7 @@ pub fn run(config: &Config) -> Result<(), GatewayError> {
             {
                 tracing::info!("asked to drain and stop; a second signal stops at once");
                 watchdog::notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
-                gateway.drain(plan);
+                gateway.drain_and_stop(plan);
                 deadline = Instant::now() + plan.within + plan.grace + config.gateway.stop_timeout.0;
             }
             Event::Signal(signal) => {

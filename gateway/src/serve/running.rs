@@ -2,6 +2,7 @@
 //!
 //! 1. A gateway that is dropped is not stopped: who owns it stops it, and joins it.
 //! 2. The lock is held, and the TLS files are watched, as long as it is there.
+//! 3. After a crash nothing of it runs, and its lease is as it was.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use gateway_core::seam::ToShard;
 use gateway_core::writer::Phase;
 use gateway_db_writer::StopHandle;
 
+use super::handle::GatewayHandle;
 use super::readings::Readings;
 use super::start::CONTROL_THREAD;
 use super::supervision::{Event, Meaning, Supervision};
@@ -25,6 +27,7 @@ use crate::lock_file::LockFile;
 /// A gateway whose threads run.
 #[derive(Debug)]
 pub struct RunningGateway {
+    pub(super) handle: GatewayHandle,
     pub(super) address: SocketAddr,
     pub(super) control_address: SocketAddr,
     pub(super) api_address: Option<SocketAddr>,
@@ -52,7 +55,7 @@ impl Stopper {
 
     /// Nodes are told to move to another gateway, each at a moment of its own, and new sessions are refused;
     /// then the same as `stop`, when all have left or have had long enough.
-    pub fn drain(&self, plan: DrainPlan) {
+    pub fn drain_and_stop(&self, plan: DrainPlan) {
         self.0.drain(plan);
     }
 }
@@ -76,6 +79,11 @@ impl RunningGateway {
     /// What the threads have counted.
     pub const fn readings(&self) -> &Arc<Readings> {
         &self.readings
+    }
+
+    /// What may be asked of it from any thread: status, sessions, drains, sessions in memory.
+    pub fn handle(&self) -> GatewayHandle {
+        self.handle.clone()
     }
 
     /// A handle that stops it, for other threads.
@@ -107,10 +115,29 @@ impl RunningGateway {
         self.stopper.stop();
     }
 
-    /// Asks it to send its nodes away, and to stop then; `join` waits for the end.
-    pub fn drain(&mut self, plan: DrainPlan) {
+    /// Asks it to send its nodes away, and to stop then; `join` waits for the end. A drain that is taken back is
+    /// `GatewayHandle::drain`'s.
+    pub fn drain_and_stop(&mut self, plan: DrainPlan) {
         self.supervision.handle_drain_asked();
-        self.stopper.drain(plan);
+        self.stopper.drain_and_stop(plan);
+    }
+
+    /// Ends it as `kill -9` ends its process, for tests of an embedder's nodes: nodes see their connections lost, in
+    /// memory as on sockets, and are told nothing; nothing is written, no disconnect, no release of the lease; a
+    /// statement that the database had already is carried out or not. Blocks until every thread has ended.
+    ///
+    /// The lock is free then, so a gateway of the same id may be started at once and takes the lease over; any other
+    /// waits for it to run out.
+    ///
+    /// # Errors
+    /// `GatewayError::ThreadEnded` where a thread had failed before.
+    pub fn crash(mut self) -> Result<(), GatewayError> {
+        self.supervision.handle_stop_asked();
+        // The writer first: it writes nothing of what it hears from shards that die.
+        self.stopper.0.crash();
+        self.handle.crash_shards();
+        self.control.stop();
+        self.join()
     }
 
     /// Waits for the end. An error where a thread has failed, or has ended without a stop.

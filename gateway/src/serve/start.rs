@@ -30,6 +30,7 @@ use gateway_shard::{ShardConfig, ShardCounters, ShardError, TlsNews};
 use super::api::{Api, GatewayDesk};
 use super::embedded::Embedded;
 use super::files::TlsFiles;
+use super::handle::GatewayHandle;
 use super::mail::{Mail, RoomMail, Seat, WriterMail};
 use super::readings::{Origin, Readings};
 use super::running::{RunningGateway, Stopper};
@@ -37,7 +38,7 @@ use super::supervision::{End, Event, Supervision, WRITER_THREAD, watch};
 use super::tls_watch::{FileSet as _, LookAsked, TlsWatch};
 use super::tunnels::TunnelServices;
 use super::{files, hooks, limits, relays};
-use crate::config::{Config, ConfigError, Durability, Lines};
+use crate::config::{Config, ConfigError, DatabaseUrl, Durability, Lines};
 use crate::error::GatewayError;
 use crate::lock_file::LockFile;
 use crate::placement::{Machine, Plan, Wishes, plan};
@@ -84,7 +85,7 @@ impl Gateway {
         config: &Config,
         embedded: impl Into<Embedded>,
     ) -> Result<RunningGateway, GatewayError> {
-        let Embedded { hooks, relays, tunnels } = embedded.into();
+        let Embedded { hooks, relays, tunnels, database } = embedded.into();
         let problems = config.check(&Lines::default());
         if !problems.is_empty() {
             return Err(ConfigError { file: None, problems }.into());
@@ -114,7 +115,7 @@ impl Gateway {
             hooks,
             api: Api::prepare(config)?,
         };
-        let urls = DatabaseUrls::read(config)?;
+        let urls = DatabaseUrls::read(config, database)?;
         let relays = relays::services(config, relays, &urls.database)?;
         let lock = LockFile::take(&config.gateway.state_dir, &config.gateway.id)?;
         let (listeners, address) =
@@ -125,14 +126,14 @@ impl Gateway {
 }
 
 struct DatabaseUrls {
-    database: crate::config::DatabaseUrl,
-    listen: Option<crate::config::DatabaseUrl>,
+    database: DatabaseUrl,
+    listen: Option<DatabaseUrl>,
 }
 
 impl DatabaseUrls {
-    fn read(config: &Config) -> Result<Self, ConfigError> {
+    fn read(config: &Config, given: Option<DatabaseUrl>) -> Result<Self, ConfigError> {
         let refused = |problem| ConfigError { file: None, problems: vec![problem] };
-        let database = config.database_url().map_err(refused)?;
+        let database = given.map_or_else(|| config.database_url(), Ok).map_err(refused)?;
         let listen = config.listen_url().map_err(refused)?;
         for (key, file) in [
             ("database.url_file", &config.database.url_file),
@@ -197,7 +198,7 @@ impl Threads {
         let readings = statuses.readings(config, plan, &shared, &counters);
         let (reload, look_asked) = crossbeam_channel::bounded(TLS_LOOKS);
         // First of the threads: its address stands in the gateway's row.
-        let services = (relays, tunnels);
+        let (services, desk) = ((relays, tunnels), mail.rooms.desk.clone());
         let seen = (&statuses, &readings);
         let control =
             start_control(config, plan.control, &shared, services, mail.rooms, seen, reload.clone())?;
@@ -222,7 +223,9 @@ impl Threads {
         watch_tls(config, shared, mail.tls_posts, &readings, look_asked)?;
         announce_phases(&statuses.writer, &threads.sender)?;
         given_up.is_complete = true;
+        let handle = GatewayHandle::new(Arc::clone(&readings), desk, mail.visitors, stopper.clone());
         Ok(RunningGateway {
+            handle,
             address,
             control_address,
             api_address,
@@ -259,6 +262,7 @@ impl Threads {
             websocket: shared.websocket,
             identity: Arc::clone(&shared.identity),
             tls_news: seat.tls_news,
+            visitors: seat.visitors,
             listener,
             writer: seat.to_writer,
             inbox: seat.inbox,

@@ -15,6 +15,7 @@
 pub mod api;
 pub mod health;
 pub mod load;
+pub mod local;
 pub mod tunnels;
 pub mod watch;
 

@@ -20,6 +20,7 @@ pub(crate) use outlet::{Gone, Outlet};
 pub(crate) use source::Source;
 
 use crate::http1::{self, Frames, Link};
+use crate::local::LocalLink;
 use crate::status;
 
 /// A request before its answer.
@@ -41,6 +42,8 @@ pub(crate) enum Exchange<'a> {
         keep_alive: bool,
         expects_continue: bool,
     },
+    /// A session of a peer in this process.
+    Local(&'a Rc<LocalLink>),
 }
 
 impl Exchange<'_> {
@@ -69,6 +72,7 @@ impl Exchange<'_> {
                 let source = Source::unary(Rc::clone(link), body_bytes);
                 Some((source, Outlet::Unary { link: Rc::clone(link), message: Bytes::new(), keep_alive }))
             }
+            Self::Local(link) => Some((Source::local(Rc::clone(link)), Outlet::Local(Rc::clone(link)))),
         }
     }
 }

@@ -11,6 +11,7 @@ use gateway_proto::framing::PREFIX_BYTES;
 use h2::SendStream;
 
 use crate::http1::{self, Link};
+use crate::local::LocalLink;
 use crate::status::CallStatus;
 
 /// The peer's side of the call is gone.
@@ -24,6 +25,8 @@ pub(crate) enum Outlet {
     WebSocket(Rc<Link>),
     /// The answer of a call over HTTP/1.1: one message, kept until the status is known, since it goes first.
     Unary { link: Rc<Link>, message: Bytes, keep_alive: bool },
+    /// The sink of a peer in this process.
+    Local(Rc<LocalLink>),
 }
 
 impl From<SendStream<Bytes>> for Outlet {
@@ -37,7 +40,8 @@ impl Outlet {
     /// many bytes that are.
     pub(crate) fn queue(&self, mut message: Bytes, waiting: &mut VecDeque<Bytes>) -> usize {
         match self {
-            Self::Http2(_) => {}
+            // The prefix tells one from the next where some are sent together.
+            Self::Http2(_) | Self::Local(_) => {}
             Self::WebSocket(_) => message = http1::message(message),
             Self::Unary { .. } => message.advance(PREFIX_BYTES),
         }
@@ -54,6 +58,7 @@ impl Outlet {
                 Poll::Pending => Ok(()),
             },
             Self::WebSocket(link) | Self::Unary { link, .. } => link.check_gone(),
+            Self::Local(link) => link.check_gone(),
         }
     }
 
@@ -76,6 +81,7 @@ impl Outlet {
             }
             // A frame goes whole: what is staged ends where a frame does, so that a pong or a close may follow.
             Self::WebSocket(link) => link.poll_sent(context).map_ok(|()| usize::MAX),
+            Self::Local(link) => link.poll_sent(context).map_ok(|()| usize::MAX),
             Self::Unary { .. } => Poll::Ready(Ok(usize::MAX)),
         }
     }
@@ -86,6 +92,7 @@ impl Outlet {
             Self::Http2(send) => return send.send_data(part, false).map_err(|_| Gone),
             Self::WebSocket(link) => link.stage(part),
             Self::Unary { message, .. } => *message = part,
+            Self::Local(link) => link.stage(part),
         }
         Ok(())
     }
@@ -95,6 +102,7 @@ impl Outlet {
         match self {
             Self::Http2(_) | Self::Unary { .. } => Poll::Ready(Ok(())),
             Self::WebSocket(link) => link.poll_sent(context),
+            Self::Local(link) => link.poll_sent(context),
         }
     }
 
@@ -103,6 +111,7 @@ impl Outlet {
         match self {
             Self::Http2(_) | Self::Unary { .. } => false,
             Self::WebSocket(link) => link.take_took_some(),
+            Self::Local(link) => link.take_took_some(),
         }
     }
 
@@ -111,6 +120,7 @@ impl Outlet {
         match self {
             Self::Http2(send) => send.reserve_capacity(0),
             Self::WebSocket(_) | Self::Unary { .. } => {}
+            Self::Local(link) => link.forget(),
         }
     }
 
@@ -125,6 +135,7 @@ impl Outlet {
                 link.set_reusable(keep_alive);
                 link.stage_last(http1::ended(status, message, keep_alive));
             }
+            Self::Local(link) => link.stage_end(status),
         }
     }
 }

@@ -14,6 +14,7 @@ use h2::RecvStream;
 use tokio::io::ReadBuf;
 
 use crate::http1::{Arrived, Frames, Link, PIECE_BYTES};
+use crate::local::LocalLink;
 use crate::receive::ReadEnd;
 use crate::transport::Gone;
 
@@ -24,6 +25,9 @@ pub(crate) enum Source {
     WebSocket { link: Rc<Link>, frames: Frames, whole: Option<Bytes> },
     /// The body of a call over HTTP/1.1, which is one message.
     Unary { link: Rc<Link>, body: BytesMut, bytes: usize, max_bytes: usize, is_taken: bool },
+    /// The frames of a peer in this process. One counts as unfinished until it may be taken, so that a large one
+    /// waits for its grant as over a socket.
+    Local { link: Rc<LocalLink>, frame: Option<Bytes>, is_whole: bool, max_bytes: usize },
 }
 
 impl From<RecvStream> for Source {
@@ -38,12 +42,19 @@ impl Source {
         Self::Unary { link, body: BytesMut::new(), bytes, max_bytes: 0, is_taken: false }
     }
 
+    /// The frames of a peer in this process.
+    pub(crate) fn local(link: Rc<LocalLink>) -> Self {
+        Self::Local { link, frame: None, is_whole: false, max_bytes: 0 }
+    }
+
     /// Sets how large messages from the next on may be, which is zero at first; gives what was allowed before.
     pub(crate) fn set_max_bytes(&mut self, max_bytes: usize) -> usize {
         match self {
             Self::Http2 { deframer, .. } => deframer.set_max_bytes(max_bytes),
             Self::WebSocket { frames, .. } => frames.borrow_mut().set_max_bytes(max_bytes),
-            Self::Unary { max_bytes: allowed, .. } => std::mem::replace(allowed, max_bytes),
+            Self::Unary { max_bytes: allowed, .. } | Self::Local { max_bytes: allowed, .. } => {
+                std::mem::replace(allowed, max_bytes)
+            }
         }
     }
 
@@ -67,6 +78,10 @@ impl Source {
             Self::Unary { body, bytes, is_taken, .. } => {
                 Ok((!is_taken && body.len() < *bytes).then_some(*bytes))
             }
+            Self::Local { frame, is_whole, max_bytes, .. } => match frame.as_ref().map(Bytes::len) {
+                Some(bytes) if bytes > *max_bytes => Err(FramingError::TooLarge { bytes, max: *max_bytes }),
+                unfinished => Ok(unfinished.filter(|_| !is_whole)),
+            },
         }
     }
 
@@ -80,6 +95,9 @@ impl Source {
                 *is_taken |= is_whole;
                 Ok(is_whole.then(|| std::mem::take(body).freeze()))
             }
+            Self::Local { frame, is_whole, .. } => {
+                Ok(if std::mem::take(is_whole) { frame.take() } else { None })
+            }
         }
     }
 
@@ -89,6 +107,7 @@ impl Source {
             Self::Http2 { deframer, .. } => deframer.buffered_bytes() > 0,
             Self::WebSocket { frames, .. } => frames.borrow().has_begun(),
             Self::Unary { body, .. } => !body.is_empty(),
+            Self::Local { frame, .. } => frame.is_some(),
         }
     }
 
@@ -118,6 +137,18 @@ impl Source {
                 })
             }
             Self::Unary { is_taken: true, .. } => Poll::Ready(None),
+            Self::Local { frame: Some(_), is_whole, .. } => {
+                *is_whole = true;
+                Poll::Ready(Some(Ok(())))
+            }
+            Self::Local { link, frame, .. } => Poll::Ready(match ready!(link.poll_frame(context)) {
+                Err(Gone) => Some(Err(ReadEnd::PeerGone)),
+                Ok(None) => None,
+                Ok(Some(arrived)) => {
+                    *frame = Some(arrived);
+                    Some(Ok(()))
+                }
+            }),
             Self::Unary { link, body, bytes, .. } => {
                 let mut space = [const { MaybeUninit::uninit() }; PIECE_BYTES];
                 let wanted = (*bytes - body.len()).min(PIECE_BYTES);

@@ -34,7 +34,7 @@ pub struct Client {
 /// A call that was answered or is being answered.
 pub struct Call {
     pub send: SendStream<Bytes>,
-    body: RecvStream,
+    pub body: RecvStream,
     pub headers: Response<()>,
     deframer: Deframer,
 }

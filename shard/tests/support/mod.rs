@@ -21,6 +21,7 @@ use gateway_core::limits::Limits;
 use gateway_core::mail::{Post, mailbox};
 use gateway_core::seam::ToShard;
 use gateway_core::time::Moment;
+use gateway_shard::local::{LocalPeer, Visitors, visitors};
 use gateway_shard::tls::TlsMaterial;
 use gateway_shard::{
     IdentityRules, ShardConfig, ShardCounters, ShardHandle, TlsNews, bind_reuse_port, spawn,
@@ -44,6 +45,7 @@ pub struct Gateway {
     pub counters: Vec<Arc<ShardCounters>>,
     pub posts: Vec<Post<ToShard>>,
     pub tls_posts: Vec<Post<TlsNews>>,
+    pub visitors: Arc<Visitors>,
     shards: Vec<ShardHandle>,
 }
 
@@ -79,6 +81,8 @@ impl Gateway {
         let (mut shards, mut counters) = (Vec::new(), Vec::new());
         let (mut posts, mut writers_posts, mut relays_posts) = (Vec::new(), Vec::new(), Vec::new());
         let mut tls_posts = Vec::new();
+        let (visitors, mut visits) = visitors(usize::from(count));
+        visits.reverse();
         for (index, writer) in writer_posts.into_iter().enumerate() {
             let listener = bind_reuse_port(addr, 8192).unwrap();
             addr = listener.local_addr().unwrap();
@@ -98,6 +102,7 @@ impl Gateway {
                 tls: Arc::clone(&tls),
                 websocket: true,
                 tls_news,
+                visitors: visits.pop().unwrap(),
                 identity: Arc::new(
                     IdentityRules::new(Some("test.example"), gateway_shard::DEFAULT_PATH).unwrap(),
                 ),
@@ -121,6 +126,7 @@ impl Gateway {
             counters,
             posts,
             tls_posts,
+            visitors: Arc::new(visitors),
             shards,
         };
         gateway.tell_all(|| ToShard::Serving(true));
@@ -157,6 +163,15 @@ impl Gateway {
         self.connect(Some(&self.pki.node(name))).await
     }
 
+    /// A node in this process, with a certificate of the same serial as those of `Pki`.
+    pub fn peer(&self, name: &str) -> LocalPeer {
+        LocalPeer {
+            node: format!("spiffe://test.example/site/lab/node/{name}"),
+            certificate_serial: "ABC01".to_owned(),
+            ends_at: std::time::SystemTime::now() + Duration::from_secs(3600),
+        }
+    }
+
     pub async fn connect(&self, certificate: Option<&NodeCertificate>) -> Client {
         Client::connect(self.addr, &self.pki.roots, certificate).await.unwrap()
     }
@@ -165,8 +180,19 @@ impl Gateway {
     pub async fn stop(mut self) -> (Vec<Result<(), gateway_shard::ShardError>>, Writer) {
         self.tell_all(|| ToShard::Stop);
         let shards = std::mem::take(&mut self.shards);
+        let joined = Self::joined(shards);
+        (soon(joined).await, self.writer)
+    }
+
+    /// The shards die; gives the outcome of each.
+    pub async fn crash(&mut self) -> Vec<Result<(), gateway_shard::ShardError>> {
+        self.visitors.crash();
+        soon(Self::joined(std::mem::take(&mut self.shards))).await
+    }
+
+    async fn joined(shards: Vec<ShardHandle>) -> Vec<Result<(), gateway_shard::ShardError>> {
         let joined = tokio::task::spawn_blocking(|| shards.into_iter().map(ShardHandle::join).collect());
-        (soon(joined).await.unwrap(), self.writer)
+        joined.await.unwrap()
     }
 
     pub fn sum(&self, of: impl Fn(&ShardCounters) -> u64) -> u64 {

@@ -7,6 +7,7 @@
 //!    and at the end a gRPC status with its sentence and its delay.
 
 mod http2;
+mod local;
 mod websocket;
 
 use std::io;
@@ -24,8 +25,11 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use self::http2::Http2Call;
+use self::local::InProcess;
 use self::websocket::WebSocketCall;
 use super::end::End;
+
+pub use self::local::{LocalCall, LocalGateway, Sent};
 
 /// Longest message that a node takes.
 pub(super) const LONGEST_MESSAGE: usize = 4 << 20;
@@ -137,6 +141,7 @@ pub struct Call(Carrier);
 enum Carrier {
     Http2(Box<Http2Call>),
     WebSocket(Box<WebSocketCall>),
+    Local(InProcess),
 }
 
 impl Call {
@@ -147,11 +152,17 @@ impl Call {
         Ok(Self(Carrier::Http2(Box::new(call))))
     }
 
+    /// Opens a session's call at a gateway in this process.
+    pub fn within(gateway: &dyn LocalGateway, node: &str) -> Result<Self, End> {
+        Ok(Self(Carrier::Local(InProcess::new(gateway.call(node)?))))
+    }
+
     /// Queues bytes, normally one message with its prefix. To be followed by a poll.
     pub fn queue(&mut self, bytes: Bytes) {
         match &mut self.0 {
             Carrier::Http2(call) => call.queue(bytes),
             Carrier::WebSocket(call) => call.queue(bytes),
+            Carrier::Local(call) => call.queue(&bytes),
         }
     }
 
@@ -160,6 +171,7 @@ impl Call {
         match &mut self.0 {
             Carrier::Http2(call) => call.half_close(),
             Carrier::WebSocket(call) => call.half_close(),
+            Carrier::Local(call) => call.half_close(),
         }
     }
 
@@ -168,6 +180,7 @@ impl Call {
         match &self.0 {
             Carrier::Http2(call) => call.queued_bytes(),
             Carrier::WebSocket(call) => call.queued_bytes(),
+            Carrier::Local(call) => call.queued_bytes(),
         }
     }
 
@@ -177,6 +190,7 @@ impl Call {
         match &mut self.0 {
             Carrier::Http2(call) => call.poll(cx, reads),
             Carrier::WebSocket(call) => call.poll(cx, reads),
+            Carrier::Local(call) => call.poll(cx, reads),
         }
     }
 }

@@ -36,7 +36,7 @@ use uuid::Uuid;
 
 use self::task::renewing::renew_for_ever;
 
-pub use self::call::{Arrival, Call, Target, Transport};
+pub use self::call::{Arrival, Call, LocalCall, LocalGateway, Sent, Target, Transport};
 pub use self::end::{End, EndKind};
 pub use self::enrolment::{Credential, Enrolment};
 pub use self::inventory::hash_of;
@@ -109,6 +109,9 @@ pub struct NodeOptions {
     /// The node id of its certificate.
     pub name: String,
     pub target: Target,
+    /// A gateway in this process, with which it has its sessions in place of `target`'s; its other calls dial
+    /// that.
+    pub within: Option<Arc<dyn LocalGateway>>,
     /// Where its certificates come from; `None`: the targets show the one that it has for good.
     pub enrolment: Option<Arc<Enrolment>>,
     /// Where it dials in turn with `target`, after each end of a session and each `Drain`.
@@ -146,6 +149,7 @@ impl NodeOptions {
         Self {
             name: name.to_owned(),
             target,
+            within: None,
             enrolment: None,
             elsewhere: Vec::new(),
             lanes: vec![("default".to_owned(), 16)],

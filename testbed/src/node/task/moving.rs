@@ -58,6 +58,10 @@ impl NodeTask {
     }
 
     pub(super) fn dial(&mut self) -> Dial {
+        if let Some(gateway) = &self.options.within {
+            let called = Call::within(gateway.as_ref(), &self.name).map(Box::new);
+            return Box::pin(std::future::ready(called));
+        }
         let target = self.session_target();
         let enrolment = self.options.enrolment.clone();
         Box::pin(async move {
