@@ -130,7 +130,7 @@ async fn it_shows_what_a_gateway_under_load_does() {
     assert_eq!((&view["gateway"], &view["phase"]), (&json!("g"), &json!("serving")), "{view}");
     assert_eq!((&view["takes_sessions"], &view["draining"]), (&json!(true), &json!(false)));
     assert_eq!(view["sessions"], 9);
-    assert_eq!(view["sessions_by_transport"], json!({ "h2": 8, "websocket": 1 }));
+    assert_eq!(view["sessions_by_transport"], json!({ "h2": 8, "websocket": 1, "local": 0 }));
     assert_eq!((&view["streams"]["used"], view["shards"].as_array().unwrap().len()), (&json!(9), 3));
     assert_eq!((sum(&view["shards"], "sessions"), sum(&view["shards"], "connections")), (9.0, 9.0));
     assert!(number(&view, "over_seconds") >= 0.25, "{view}");

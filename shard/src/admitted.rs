@@ -7,24 +7,23 @@ use std::rc::Rc;
 
 use gateway_core::close::CloseReason;
 
+use crate::counters::Transport;
 use crate::shard::Shard;
 
 pub(crate) struct Admitted {
     shard: Rc<Shard>,
-    over_websocket: bool,
+    transport: Transport,
     hello_pending: bool,
 }
 
 impl Admitted {
-    /// Asks admission for a place of a session, over WebSocket or HTTP/2.
-    pub(crate) fn ask(shard: &Rc<Shard>, over_websocket: bool) -> Result<Self, CloseReason> {
+    /// Asks admission for a place of a session over that transport.
+    pub(crate) fn ask(shard: &Rc<Shard>, transport: Transport) -> Result<Self, CloseReason> {
         shard.admission.handle_open(shard.random(), shard.clock.now())?;
         shard.counters.opens.one_more();
         shard.counters.sessions.one_more();
-        if over_websocket {
-            shard.counters.websocket_sessions.one_more();
-        }
-        Ok(Self { shard: Rc::clone(shard), over_websocket, hello_pending: true })
+        shard.counters.sessions_by_transport.of(transport).one_more();
+        Ok(Self { shard: Rc::clone(shard), transport, hello_pending: true })
     }
 
     /// The Hello has its outcome.
@@ -40,8 +39,6 @@ impl Drop for Admitted {
         self.note_hello_done();
         self.shard.admission.handle_close(self.shard.clock.now());
         self.shard.counters.sessions.one_less();
-        if self.over_websocket {
-            self.shard.counters.websocket_sessions.one_less();
-        }
+        self.shard.counters.sessions_by_transport.of(self.transport).one_less();
     }
 }

@@ -44,8 +44,8 @@ pub struct ShardCounters {
     pub connections: Counter,
     /// Gauge: sessions, from admission to their end.
     pub sessions: Counter,
-    /// Gauge: of those, the ones over WebSocket.
-    pub websocket_sessions: Counter,
+    /// Gauge: the same, by what carries them.
+    pub sessions_by_transport: TransportCounts,
     /// Sessions admitted.
     pub opens: Counter,
     pub refused_opens_per_second: Counter,
@@ -144,6 +144,30 @@ impl KindCounts {
 
     pub(crate) fn count(&self, kind: usize) {
         self.0[kind].one_more();
+    }
+}
+
+/// What carries a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Http2,
+    WebSocket,
+    /// Memory of this process.
+    Local,
+}
+
+/// Sessions, by what carries them.
+#[derive(Debug, Default)]
+pub struct TransportCounts([Counter; 3]);
+
+impl TransportCounts {
+    /// Every transport with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        ["h2", "websocket", "local"].into_iter().zip(self.0.iter().map(Counter::get))
+    }
+
+    pub(crate) fn of(&self, transport: Transport) -> &Counter {
+        &self.0[transport as usize]
     }
 }
 

@@ -276,11 +276,8 @@ impl Readings {
             counters.closes.iter().map(move |(word, count)| labelled("reason", shard, word, count))
         });
         let transports = self.shards().flat_map(|(shard, counters)| {
-            let websocket = counters.websocket_sessions.get();
-            // Read at another moment, a session earlier or later.
-            let http2 = counters.sessions.get().saturating_sub(websocket);
-            [("h2", http2), ("websocket", websocket)]
-                .map(|(word, count)| labelled("transport", shard, word, count))
+            let counts = counters.sessions_by_transport.iter();
+            counts.map(move |(word, count)| labelled("transport", shard, word, count))
         });
         families.push(Family {
             name: "sessions_by_transport",

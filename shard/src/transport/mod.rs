@@ -19,6 +19,7 @@ use h2::server::SendResponse;
 pub(crate) use outlet::{Gone, Outlet};
 pub(crate) use source::Source;
 
+use crate::counters::Transport;
 use crate::http1::{self, Frames, Link};
 use crate::local::LocalLink;
 use crate::status;
@@ -47,8 +48,13 @@ pub(crate) enum Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    pub(crate) const fn is_websocket(&self) -> bool {
-        matches!(self, Self::WebSocket { .. })
+    /// What carries it.
+    pub(crate) const fn transport(&self) -> Transport {
+        match self {
+            Self::Http2 { .. } => Transport::Http2,
+            Self::WebSocket { .. } | Self::Unary { .. } => Transport::WebSocket,
+            Self::Local(_) => Transport::Local,
+        }
     }
 
     /// Begins the answer. `None` where the peer is gone.
