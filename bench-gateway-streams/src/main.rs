@@ -23,6 +23,7 @@ mod progress;
 mod report;
 mod sampler;
 mod scenario;
+mod scraper;
 mod statistics;
 mod table;
 mod tracker;

@@ -8,6 +8,7 @@ mod fanout;
 mod faults;
 mod growth;
 mod hostile;
+mod scrape;
 mod soak;
 mod throughput;
 
@@ -31,6 +32,7 @@ pub(crate) use self::fanout::{BarePush, FanoutRound, FanoutShare};
 pub(crate) use self::faults::{MultiShare, StormShare};
 pub(crate) use self::growth::{GrowthPoint, GrowthShare};
 pub(crate) use self::hostile::{AdmissionShare, HostileRow, HostileShare};
+pub(crate) use self::scrape::ScrapeShare;
 pub(crate) use self::soak::{CalmRow, SoakShare};
 pub(crate) use self::throughput::{BatchSize, Sides, ThroughputShare, WriterAlone};
 
@@ -162,6 +164,8 @@ pub(crate) struct Report {
     pub(crate) soak: Option<SoakShare>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) growth: Option<GrowthShare>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scrape: Option<ScrapeShare>,
     pub(crate) database: DatabaseShare,
     pub(crate) series: Vec<Sample>,
     /// Dispatch latency over longer stretches.
@@ -247,6 +251,7 @@ impl Report {
         lines.extend(self.multi.iter().flat_map(MultiShare::lines));
         lines.extend(self.chaos.iter().flat_map(ChaosShare::lines));
         lines.extend(self.hostile.iter().flat_map(HostileShare::lines));
+        lines.extend(self.scrape.iter().flat_map(ScrapeShare::lines));
         lines.push(String::new());
         lines.extend(self.counts());
         lines

@@ -38,7 +38,7 @@ use self::building::{
 use self::settings::gateway_toml;
 
 pub(crate) use self::members::{Member, fixed_address};
-pub(crate) use self::metrics::Metrics;
+pub(crate) use self::metrics::{Metrics, MetricsSource};
 
 const DATABASE: &str = "gateway";
 
@@ -415,6 +415,18 @@ impl World {
                 Metrics::read(member.control()).await
             }
             Gateway::Running { .. } => Ok(Metrics::default()),
+        }
+    }
+
+    /// Where the metrics of a gateway of our own are scraped; of several, of the first.
+    pub(crate) fn metrics_source(&self) -> anyhow::Result<MetricsSource> {
+        match &self.gateway {
+            Gateway::Own(members) => {
+                Ok(MetricsSource::of(members.first().context("there is no gateway")?.control()))
+            }
+            Gateway::Running { .. } => {
+                anyhow::bail!("--scrape needs a gateway of the harness's own, not --attach")
+            }
         }
     }
 

@@ -278,7 +278,16 @@ mod tests {
         for name in
             ["enqueue", "cancel", "nodes", "sessions", "commands", "events", "specs", "inventory", "verify"]
                 .into_iter()
-                .chain(["drain", "undrain", "revoke", "dispatch", "reload-tls", "health", "live-sessions"])
+                .chain([
+                    "drain",
+                    "undrain",
+                    "revoke",
+                    "dispatch",
+                    "reload-tls",
+                    "health",
+                    "live-sessions",
+                    "top",
+                ])
         {
             let mut page = Vec::new();
             let command = cli.find_subcommand(name).expect("a command").clone();

@@ -1,5 +1,6 @@
-//! What tunnels cost, measured: bytes a second against a bare TLS relay of the same bytes in one run, and the memory
-//! of a thousand tunnels at once. Figures are printed, not judged: a test has no bars of time.
+//! What tunnels cost, measured: bytes a second against a bare TLS relay of the same bytes in one run, the memory of a
+//! thousand tunnels at once, and what stalled tunnels do to the sessions beside them. Figures are printed, not judged: a
+//! test has no bars of time.
 //!
 //! `cargo test --release -p gateway --test tunnel_figures -- --ignored --nocapture`
 //!
@@ -14,11 +15,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use gateway_control::client::{GatewayClient, Said};
+use gateway_control::client::{GatewayClient, Said, Tunnel};
+use gateway_testbed::database::{NewCommand, enqueue};
 use gateway_testbed::node::{Node, NodeOptions, TunnelTaker};
 use rustls_pki_types::ServerName;
+use sqlx::PgConnection;
 use support::tunnels::{TunnelStage, data_until, say};
-use support::{SOON, measured, within};
+use support::{SOON, asked_until, measured, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -190,4 +193,115 @@ async fn a_thousand_tunnels_at_once() {
     drop(tunnels);
     stage.at_rest().await;
     measured("resident memory at rest again, MB", format!("{:.1}", resident(&stage)));
+}
+
+/// Command round trips of one node in one state of the gateway: from the enqueue to the durable end.
+const ROUND_TRIPS: usize = 200;
+
+/// The median and the 99th of a hundred, in milliseconds.
+async fn round_trips(stage: &TunnelStage, database: &mut PgConnection, node: &str) -> (f64, f64) {
+    let mut took = Vec::with_capacity(ROUND_TRIPS);
+    for _ in 0..ROUND_TRIPS {
+        let began = Instant::now();
+        let id = enqueue(database, &NewCommand::new(node, b"x")).await.unwrap();
+        stage.world.watch.all_settled(&[id], SOON).await;
+        took.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    took.sort_by(f64::total_cmp);
+    (took[ROUND_TRIPS / 2], took[ROUND_TRIPS * 99 / 100])
+}
+
+/// The shard that has the node's session.
+async fn shard_of(stage: &TunnelStage, node: &str) -> u64 {
+    let segment: String =
+        node.bytes()
+            .map(|byte| {
+                if byte.is_ascii_alphanumeric() {
+                    char::from(byte).to_string()
+                } else {
+                    format!("%{byte:02X}")
+                }
+            })
+            .collect();
+    let row = stage.client.get(&format!("/v1/sessions/{segment}")).await.unwrap();
+    row["shard"].as_u64().unwrap()
+}
+
+/// Opens so many tunnels that nobody reads, over all these nodes in turn.
+async fn stalled(
+    stage: &TunnelStage,
+    clients: &[GatewayClient],
+    names: &[String],
+    count: usize,
+) -> Vec<Tunnel> {
+    let mut tunnels = Vec::new();
+    for round in 0..count.div_ceil(names.len()) {
+        let left = count - round * names.len();
+        let wishes = names.iter().take(left).enumerate().map(|(at, name)| {
+            let mut wish = stage.wish(name, "source");
+            wish.parameters.insert("bytes".to_owned(), "1000000000".to_owned());
+            (wish, &clients[(round + at) % clients.len()])
+        });
+        let wishes: Vec<_> = wishes.collect();
+        let opening = wishes.iter().map(|(wish, client)| client.open_tunnel(wish));
+        for tunnel in futures_util::future::join_all(opening).await {
+            tunnels.push(tunnel.unwrap());
+        }
+    }
+    // They are stalled when nothing moves any more.
+    asked_until(SOON * 3, "the tunnels come to a stop", async || {
+        let before = stage.number("tunnel_bytes_in_total").await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        (before == stage.number("tunnel_bytes_in_total").await).then_some(())
+    })
+    .await;
+    tunnels
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: with --release, on a quiet machine"]
+async fn sessions_beside_stalled_tunnels() {
+    const NODES: usize = 50;
+    let extra = "[shards]\ncount = 2\n[tunnels]\nmax = 1200\nmax_per_node = 32\n";
+    let stage = TunnelStage::new("tunnel_stalled", extra).await;
+    let mint = stage.authority.mint();
+    let shape = |options: &mut NodeOptions| options.tunnels = Some(TunnelTaker::of(mint));
+    let nodes: Vec<Node> = stage.world.nodes("t", NODES, "g1", shape).await;
+    let names: Vec<String> = (0..NODES).map(|at| format!("t-{at:03}")).collect();
+    let mut shards = Vec::new();
+    for node in &nodes {
+        shards.push(shard_of(&stage, node.name()).await);
+    }
+    let first = nodes[0].name();
+    let beside = (1..NODES).find(|at| shards[*at] == shards[0]).expect("a node on the same shard");
+    let apart = (1..NODES).find(|at| shards[*at] != shards[0]).expect("a node on the other shard");
+    let clients: Vec<GatewayClient> =
+        (0..8).map(|_| GatewayClient::new(&stage.url, stage.files.clone()).unwrap()).collect();
+    let mut database = stage.world.connect().await;
+    // The first one warms up.
+    round_trips(&stage, &mut database, first).await;
+    let mut table = format!(
+        "{:<40}{:>20}{:>20}{:>20}\n",
+        "command round trip, ms: p50 / p99", "the tunnels' node", "its shard's", "the other shard's"
+    );
+    let rows = [
+        ("none", 0, 1),
+        ("1 of the node", 1, 1),
+        ("20 of the node", 20, 1),
+        ("1,000, 20 of each node", 1000, NODES),
+        ("none again", 0, 1),
+    ];
+    for (what, count, over) in rows {
+        let open = stalled(&stage, &clients, &names[..over], count).await;
+        let mut line = format!("{:<40}", format!("stalled tunnels: {what}"));
+        for node in [first, nodes[beside].name(), nodes[apart].name()] {
+            let (p50, p99) = round_trips(&stage, &mut database, node).await;
+            line.push_str(&format!("{:>20}", format!("{p50:.2} / {p99:.2}")));
+        }
+        table.push_str(&line);
+        table.push('\n');
+        drop(open);
+        stage.at_rest().await;
+    }
+    eprintln!("{table}");
 }

@@ -88,6 +88,19 @@ async fn a_node_over_websocket_does_all_that_a_node_does() {
         node.emit("kind", Bytes::from(vec![seq as u8; 2000]));
     }
     node.tell_status("status-1", "kind", Bytes::from_static(b"well"));
+    let control = control_address(&mut database, "g").await;
+    let metrics = get(&control, "/metrics").await.1;
+    let over = |transport: &str| -> f64 {
+        let label = format!("transport=\"{transport}\"}} ");
+        let of_transport = |line: &&str| line.starts_with("gateway_sessions_by_transport{");
+        let points = metrics.lines().filter(of_transport).filter_map(|line| line.split_once(&label));
+        points.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
+    };
+    assert_eq!(
+        (over("h2"), over("websocket")),
+        (0.0, 1.0),
+        "its session is counted by its transport: {metrics}"
+    );
     let watch = &world.watch;
     watch.all_settled(&ids, SOON).await;
     watch
@@ -145,13 +158,16 @@ async fn commands_are_replayed_after_a_cut_and_events_go_on_from_the_cursor() {
     assert_eq!(report.in_state("succeeded"), 1, "{report:?}");
 }
 
-/// The whole answer to an upgrade, as text.
+/// The whole answer to an upgrade to a session, as text.
 async fn asked_for_upgrade(target: &Target) -> String {
+    asked_for_upgrade_at(target, http1::SESSION).await
+}
+
+async fn asked_for_upgrade_at(target: &Target, place: &str) -> String {
     let mut connection = within(SOON, "a connection", RawConnection::open(target)).await.unwrap();
     let request = format!(
-        "GET {} HTTP/1.1\r\nhost: g\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
-         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: gateway.v1\r\n\r\n",
-        http1::SESSION
+        "GET {place} HTTP/1.1\r\nhost: g\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: gateway.v1\r\n\r\n"
     );
     connection.write(request.as_bytes()).await.unwrap();
     let (answer, end) = connection.read_to_end(SOON).await;
@@ -172,11 +188,7 @@ async fn a_refused_upgrade_is_429_with_both_delays_and_nodes_keep_it() {
     let target = websocket(&world, "g", &identity);
     let (session, _) = welcomed(&target).await;
     let answer = asked_for_upgrade(&target).await;
-    assert!(answer.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{answer}");
-    let milliseconds: u64 = header(&answer, "grpc-retry-pushback-ms").parse().unwrap();
-    let seconds: u64 = header(&answer, "retry-after").parse().unwrap();
-    assert_eq!(seconds, milliseconds.div_ceil(1000), "{answer}");
-    assert_eq!(header(&answer, "grpc-status"), "8");
+    delay_of(&answer);
     assert!(answer.ends_with("\r\n\r\ntoo many sessions are being opened; retry after the given delay\n"));
     drop(session);
 
@@ -209,6 +221,44 @@ async fn a_refused_upgrade_is_429_with_both_delays_and_nodes_keep_it() {
         }
         assert!(refusals >= 2, "with one open a second, some of four nodes are refused: {refusals}");
     });
+}
+
+/// Both delays of a 429, which say the same.
+fn delay_of(answer: &str) -> u64 {
+    assert!(answer.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{answer}");
+    assert_eq!(header(answer, "grpc-status"), "8");
+    let milliseconds: u64 = header(answer, "grpc-retry-pushback-ms").parse().unwrap();
+    let seconds: u64 = header(answer, "retry-after").parse().unwrap();
+    assert_eq!(seconds, milliseconds.div_ceil(1000), "{answer}");
+    milliseconds
+}
+
+#[tokio::test]
+async fn who_finds_no_place_is_told_when_to_come_by_both_headers() {
+    let world = World::new("websocket_places").await;
+    let bounds = "[admission]\nmax_streams = 1\nmax_pending_hellos = 1\nconnections_per_certificate = 2\n\
+                  [shards]\ncount = 1\n";
+    let _gateway = world.gateway("g", bounds).await;
+    let first = websocket(&world, "g", &world.register("first").await);
+    let second = websocket(&world, "g", &world.register("second").await);
+    let (session, _) = welcomed(&first).await;
+    let answer = asked_for_upgrade(&second).await;
+    assert!(delay_of(&answer) > 0 && answer.contains("holds as many sessions as it may"), "{answer}");
+    // Of the first one's connections the session has one, and one that asks for nothing the other.
+    let idle = within(SOON, "a connection", RawConnection::open(&first)).await.unwrap();
+    let answer = asked_until(SOON, "the places of a certificate are out", async || {
+        let answer = asked_for_upgrade(&first).await;
+        answer.contains("too many connections of this certificate").then_some(answer)
+    })
+    .await;
+    assert!((1000..=2000).contains(&delay_of(&answer)), "{answer}");
+    drop(idle);
+    drop(session);
+    asked_until(SOON, "who left makes room", async || {
+        let call = RawCall::open(&second, path::SESSION, HeaderMap::new()).await;
+        call.ok().map(drop)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -253,9 +303,15 @@ async fn what_is_no_upgrade_of_ours_is_told_so() {
     }
     // Who shows no certificate is refused before it costs anything.
     let anonymous = Target::new(gateway.address(), world.pki.client_config(None).unwrap());
-    let answer = asked_for_upgrade(&anonymous.over(Transport::WebSocket)).await;
-    assert!(answer.starts_with("HTTP/1.1 401 Unauthorized\r\n"), "{answer}");
-    assert_eq!(header(&answer, "grpc-status"), "16");
+    let anonymous = anonymous.over(Transport::WebSocket);
+    for place in [http1::SESSION, http1::TUNNEL] {
+        let answer = asked_for_upgrade_at(&anonymous, place).await;
+        assert!(answer.starts_with("HTTP/1.1 401 Unauthorized\r\n"), "{answer}");
+        assert_eq!(header(&answer, "grpc-status"), "16");
+    }
+    let answer = asked_for_upgrade_at(&target, http1::TUNNEL).await;
+    assert!(answer.starts_with("HTTP/1.1 501 Not Implemented\r\n"), "this gateway offers none: {answer}");
+    assert_eq!(header(&answer, "grpc-status"), "12");
     // Who names no protocol in the handshake speaks HTTP/1.1.
     let mut tls = world.pki.client_config(Some(&identity)).unwrap();
     tls.alpn_protocols.clear();

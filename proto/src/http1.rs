@@ -1,19 +1,22 @@
-//! The names of what nodes ask for over HTTP/1.1: sessions over WebSocket, and calls with one message each way.
+//! The names of what nodes ask for over HTTP/1.1: sessions and tunnels over WebSocket, and calls with one message each
+//! way.
 //!
-//! 1. A session that ends says a gRPC status as a close code, and where its node is to wait, the delay at the end
+//! 1. What ends over WebSocket says a gRPC status as a close code, and where its node is to wait, the delay at the end
 //!    of the reason: a close frame has no place for headers.
 
 /// Where a session is asked for, by an upgrade to WebSocket.
 pub const SESSION: &str = "/gateway.v1/session";
+/// Where the stream of a tunnel is asked for, in the same way, on a connection of its own.
+pub const TUNNEL: &str = "/gateway.v1/tunnel";
 pub const JOIN: &str = "/gateway.v1/Join";
 pub const RENEW: &str = "/gateway.v1/Renew";
 pub const FETCH_SECRET: &str = "/gateway.v1/FetchSecret";
 
-/// The subprotocol: one frame of `gateway.v1` a binary message.
+/// The subprotocol of both: one frame of `gateway.v1` a binary message.
 pub const SUBPROTOCOL: &str = "gateway.v1";
 /// The type of bodies.
 pub const CONTENT_TYPE: &str = "application/x-protobuf";
-/// The close code of a session that ends with status 0, `OK`; that of any other is so much larger.
+/// The close code of what ends with status 0, `OK`; that of any other status is so much larger.
 pub const CLOSE_BASE: u16 = 4000;
 
 const HINT: &str = " [grpc-retry-pushback-ms=";

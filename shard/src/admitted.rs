@@ -11,16 +11,20 @@ use crate::shard::Shard;
 
 pub(crate) struct Admitted {
     shard: Rc<Shard>,
+    over_websocket: bool,
     hello_pending: bool,
 }
 
 impl Admitted {
-    /// Asks admission for a place.
-    pub(crate) fn ask(shard: &Rc<Shard>) -> Result<Self, CloseReason> {
+    /// Asks admission for a place of a session, over WebSocket or HTTP/2.
+    pub(crate) fn ask(shard: &Rc<Shard>, over_websocket: bool) -> Result<Self, CloseReason> {
         shard.admission.handle_open(shard.random(), shard.clock.now())?;
         shard.counters.opens.one_more();
         shard.counters.sessions.one_more();
-        Ok(Self { shard: Rc::clone(shard), hello_pending: true })
+        if over_websocket {
+            shard.counters.websocket_sessions.one_more();
+        }
+        Ok(Self { shard: Rc::clone(shard), over_websocket, hello_pending: true })
     }
 
     /// The Hello has its outcome.
@@ -36,5 +40,8 @@ impl Drop for Admitted {
         self.note_hello_done();
         self.shard.admission.handle_close(self.shard.clock.now());
         self.shard.counters.sessions.one_less();
+        if self.over_websocket {
+            self.shard.counters.websocket_sessions.one_less();
+        }
     }
 }

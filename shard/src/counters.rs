@@ -44,6 +44,8 @@ pub struct ShardCounters {
     pub connections: Counter,
     /// Gauge: sessions, from admission to their end.
     pub sessions: Counter,
+    /// Gauge: of those, the ones over WebSocket.
+    pub websocket_sessions: Counter,
     /// Sessions admitted.
     pub opens: Counter,
     pub refused_opens_per_second: Counter,

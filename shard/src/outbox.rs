@@ -57,9 +57,11 @@ impl Outbox {
         }
     }
 
-    /// Takes a frame with its prefix.
-    pub(crate) fn push(&mut self, frame: Bytes) {
-        self.bytes += self.outlet.queue(frame, &mut self.frames);
+    /// Takes a frame with its prefix; how many bytes it is here, in the form of its transport.
+    pub(crate) fn push(&mut self, frame: Bytes) -> usize {
+        let bytes = self.outlet.queue(frame, &mut self.frames);
+        self.bytes += bytes;
+        bytes
     }
 
     pub(crate) fn wants_more(&self) -> bool {

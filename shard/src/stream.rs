@@ -215,7 +215,7 @@ fn open_session(
         Stage::Draining(order) => return Err(refuse(order.refusal(shard.random()))),
         Stage::Stopping => return Err(refuse(CloseReason::Stopping)),
     }
-    let admitted = Admitted::ask(shard).map_err(refuse)?;
+    let admitted = Admitted::ask(shard, exchange.is_websocket()).map_err(refuse)?;
     let Some(halves) = exchange.accept() else { return Ok(None) };
     Ok(Some(Stream::Session(SessionIo::new(shard, bell, certificate, admitted, halves))))
 }

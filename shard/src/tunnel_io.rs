@@ -4,7 +4,7 @@
 //! What may open, and what ends a tunnel, is decided by `gateway_core::tunnel`.
 //!
 //! 1. The stream is read only while the direction to the caller has room, and nothing is written that the
-//!    node's window does not take: HTTP/2 holds the node back, grants hold the caller back.
+//!    node's window does not take: its transport holds the node back, grants hold the caller back.
 //! 2. What waits to be written is at most the window of its direction; a node that does not read stops its
 //!    tunnel and nothing else.
 //! 3. `Hello` is sent once, and then `Ended` once, whatever happens: see `Dues`.
@@ -176,8 +176,8 @@ impl TunnelIo {
                     self.shard.rest.note_activity();
                     let message = tunnel_wire::encode(frame);
                     self.shard.counters.tunnel_bytes_out.add(message.len() as u64);
-                    self.unsent.push_back((message.len(), cost));
-                    self.outbox.push(message);
+                    let bytes = self.outbox.push(message);
+                    self.unsent.push_back((bytes, cost));
                 }
             }
         }

@@ -75,6 +75,7 @@ impl BloatArguments {
             gate: file.gate.over(gate),
             windows,
             growth_from: None,
+            scrape: None,
             pins_the_horizon: true,
         })
     }

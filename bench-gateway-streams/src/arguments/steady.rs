@@ -53,6 +53,9 @@ pub(crate) struct SteadyArguments {
     /// What nodes speak: h2 (gRPC) or websocket [default: h2]
     #[arg(long)]
     pub(crate) transport: Option<NodeTransport>,
+    /// Reads the gateway's metrics at this pace in every other stretch of the run, and compares its CPU
+    #[arg(long, value_name = "EVERY", value_parser = humantime::parse_duration)]
+    pub(crate) scrape: Option<Duration>,
     /// Leaves out the yardstick, a bare INSERT + NOTIFY -> LISTEN + claim on the same cluster
     #[arg(long)]
     pub(crate) no_floor: bool,
@@ -107,6 +110,8 @@ pub(crate) struct SteadyPlan {
     pub(crate) windows: WindowPlan,
     /// Memory's growth counts from then on; `None`: from the moment when all sessions had settled.
     pub(crate) growth_from: Option<Duration>,
+    /// How often the gateway is scraped in every other stretch; `None`: never.
+    pub(crate) scrape: Option<Duration>,
     /// Whether a transaction stays open that lets no vacuum clean up.
     pub(crate) pins_the_horizon: bool,
 }
@@ -158,6 +163,7 @@ impl SteadyArguments {
             gate: gate.over(GateBounds::contract()),
             windows: WindowPlan::default(),
             growth_from: self.growth_from.or(duration_of("steady.growth_from", file.growth_from)?),
+            scrape: self.scrape,
             pins_the_horizon: false,
         };
         plan.check()?;
@@ -190,6 +196,10 @@ impl SteadyPlan {
         anyhow::ensure!(positive(self.connect_rate), "--connect-rate must be above 0");
         anyhow::ensure!(self.payload_bytes <= 512 << 10, "--payload must be at most 512 KiB (524288)");
         anyhow::ensure!(self.duration >= Duration::from_secs(1), "--duration must be at least 1s");
+        anyhow::ensure!(
+            self.scrape.is_none_or(|every| every >= Duration::from_millis(10)),
+            "--scrape must be at least 10ms"
+        );
         anyhow::ensure!(self.heartbeat >= Duration::from_millis(100), "--heartbeat must be at least 100ms");
         Ok(())
     }

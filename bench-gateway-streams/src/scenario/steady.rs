@@ -19,8 +19,9 @@ use crate::floor::{self, FloorPlan};
 use crate::host;
 use crate::latency::Percentiles;
 use crate::progress::{Step, say};
-use crate::report::{GatewayShare, LoadShare, Report};
+use crate::report::{GatewayShare, LoadShare, Report, ScrapeShare};
 use crate::sampler::{Sampler, Samples, cpu_percent};
+use crate::scraper::Scraper;
 use crate::statistics::{self, DatabaseShare};
 use crate::tracker::Tracker;
 use crate::world::{World, WorldPlan};
@@ -33,6 +34,7 @@ struct Measured {
     database: DatabaseShare,
     seconds: f64,
     gateway_cpu_percent: Option<f64>,
+    scrape: Option<ScrapeShare>,
     load_cpu_percent: f64,
 }
 
@@ -134,7 +136,12 @@ async fn measure(
         plan.windows,
     );
     let before = (world.gateway_usage()?, usage_of(&fleet.pids()), Instant::now());
+    let scraper = plan.scrape.map(|every| Scraper::start(world, every, plan.duration)).transpose()?;
     watch(plan, world, fleet, tracker, enqueuer.as_ref()).await?;
+    let scrape = match scraper {
+        Some(scraper) => Some(scraper.stop().await?),
+        None => None,
+    };
     let elapsed = before.2.elapsed();
     let now = (world.gateway_usage()?, usage_of(&fleet.pids()));
     drain(tracker).await;
@@ -146,6 +153,7 @@ async fn measure(
         samples,
         database,
         seconds,
+        scrape,
         gateway_cpu_percent: now.0.zip(before.0).map(|(now, before)| cpu_percent(before, now, elapsed)),
         load_cpu_percent: cpu_percent(before.1, now.1, elapsed),
     })
@@ -227,6 +235,7 @@ fn figures(
         dispatch_from_intended_ms: figures.dispatch_from_intended.percentiles(),
         enqueue_ms: figures.enqueue.percentiles(),
         heartbeat_ms: counts.heartbeats().percentiles(),
+        scrape: measured.scrape.clone(),
         injected_stall_ms: plan.inject_stall.map(|stall| stall.as_secs_f64() * 1000.0),
         heartbeats_acked: counts.heartbeats_acked(),
         session_ends: counts.ends(),

@@ -44,6 +44,23 @@ impl Metrics {
     }
 }
 
+/// Where metrics are scraped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MetricsSource(SocketAddr);
+
+impl MetricsSource {
+    pub(super) const fn of(control: SocketAddr) -> Self {
+        Self(control)
+    }
+
+    /// Scrapes, and gives how long the answer is.
+    pub(crate) async fn scrape(&self) -> anyhow::Result<usize> {
+        let text = tokio::time::timeout(READ_WITHIN, get(self.0)).await;
+        let text = text.context("the gateway's metrics took too long")?;
+        Ok(text.context("reading the gateway's metrics")?.len())
+    }
+}
+
 async fn get(control: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(control).await?;
     let request = format!("GET /metrics HTTP/1.1\r\nHost: {control}\r\nConnection: close\r\n\r\n");

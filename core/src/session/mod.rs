@@ -390,7 +390,7 @@ impl Session {
         self.inventory.handle_looked(Some(granted.inventory_wanted.is_empty()));
         let mut welcome = membership.welcome(self.journal.take(), granted.journal_acked, &self.limits);
         welcome.inventory_wanted = granted.inventory_wanted;
-        welcome.features = self.tunnels.features();
+        self.tunnels.fill_in(&mut welcome);
         self.membership = Some(membership);
         self.outbox.push(GatewayFrame::Welcome(Box::new(welcome)));
         if self.phase == Phase::Live {

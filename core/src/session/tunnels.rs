@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::{Phase, Session};
-use crate::frame::GatewayFrame;
+use crate::frame::{GatewayFrame, Welcome};
 use crate::time::Moment;
 use crate::tunnel::close::MAX_REASON_BYTES;
 use crate::tunnel::{MAX_OFFERS_REMEMBERED, OpenTunnel, TUNNELS_FEATURE, TunnelId, TunnelRefused};
@@ -32,9 +32,13 @@ impl SessionTunnels {
         self.takes = are_offered && features.iter().any(|feature| feature == TUNNELS_FEATURE);
     }
 
-    /// What `Welcome` names of it.
-    pub(super) fn features(&self) -> Vec<&'static str> {
-        if self.takes { vec![TUNNELS_FEATURE] } else { Vec::new() }
+    /// What `Welcome` names of it: nothing to who did not name it.
+    pub(super) fn fill_in(&self, welcome: &mut Welcome) {
+        if self.takes {
+            welcome.features.push(TUNNELS_FEATURE);
+        } else {
+            welcome.tunnel_address = None;
+        }
     }
 
     pub(super) fn handle_refused(&mut self, mut refused: TunnelRefused) {

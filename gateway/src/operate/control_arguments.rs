@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 
 use super::arguments::duration;
 use super::place::Place;
+pub use super::top::TopArgs;
 
 /// The commands of an operator over the control API.
 #[derive(Debug, Subcommand)]
@@ -86,6 +87,24 @@ Examples:
   gateway live-sessions --gateway g1 --limit 20
   gateway live-sessions --gateway g1 --node spiffe://fleet.example/site/lab/node/n1 --json")]
     LiveSessions(LiveSessionsArgs),
+    /// Watch a gateway: sessions, rates, latencies and queues, look after look.
+    #[command(after_help = "\
+On a terminal it draws over itself until Ctrl-C; elsewhere each look is a line. Rates and latencies are of the time
+since the look before; latencies are estimates from the buckets of histograms.
+
+Exit codes: 0 it was ended, or --once was shown; 1 the gateway does not answer at first, or with --once; 2 as always.
+
+JSON (a line a look): gateway, version, phase, takes_sessions, reasons, draining, uptime_seconds, over_seconds, lease,
+  sessions, sessions_by_transport, streams, pending_hellos, writer_messages ({used, of}), tunnels, opens_per_second,
+  refusals_per_second, refusals_by_reason, frames_in_per_second, frames_out_per_second, bytes_in_per_second,
+  bytes_out_per_second, commits_per_second, dispatch ({sent_per_second, latency_p50_seconds, latency_p99_seconds}),
+  shards, queues, loops_in_trouble, cpu_cores, resident_bytes
+
+Examples:
+  gateway top --gateway g1
+  gateway top --gateway g1 --once --interval 10s
+  gateway top --url https://g1.internal.example:7481 --json | jq -c '[.sessions, .dispatch.latency_p99_seconds]'")]
+    Top(TopArgs),
 }
 
 /// Which gateway is called, and as whom.

@@ -1,5 +1,5 @@
 //! The operator's commands: over the database (enqueue, cancel, the lists, `verify`), and over a gateway's control API
-//! (drain, revoke and the like, `tunnel`).
+//! (drain, revoke and the like, `tunnel`, `top`).
 //!
 //! `arguments` and `control_arguments` are their command line, `database` the connection, `callee` the gateway that
 //! is called, `table` and `terminal` what a person sees; every other file is one command. Queries are in `gateway/queries`.
@@ -25,6 +25,7 @@ mod place;
 mod revoke;
 mod table;
 pub(crate) mod terminal;
+mod top;
 mod tunnel;
 mod verify;
 
@@ -72,6 +73,7 @@ pub fn call(command: &ControlCommand) -> Result<ExitCode, GatewayError> {
             ControlCommand::ReloadTls(arguments) => control::reload_tls(arguments).await,
             ControlCommand::Health(arguments) => control::health(arguments).await,
             ControlCommand::LiveSessions(arguments) => control::live_sessions(arguments).await,
+            ControlCommand::Top(arguments) => top::run(arguments).await,
         }
     })
 }

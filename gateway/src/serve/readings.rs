@@ -275,6 +275,19 @@ impl Readings {
         let closes = self.shards().flat_map(|(shard, counters)| {
             counters.closes.iter().map(move |(word, count)| labelled("reason", shard, word, count))
         });
+        let transports = self.shards().flat_map(|(shard, counters)| {
+            let websocket = counters.websocket_sessions.get();
+            // Read at another moment, a session earlier or later.
+            let http2 = counters.sessions.get().saturating_sub(websocket);
+            [("h2", http2), ("websocket", websocket)]
+                .map(|(word, count)| labelled("transport", shard, word, count))
+        });
+        families.push(Family {
+            name: "sessions_by_transport",
+            help: "Open streams of sessions, by what carries them",
+            unit: None,
+            points: Points::Gauges(transports.collect()),
+        });
         families.push(Family {
             name: "closes",
             help: "Ends of admitted sessions",

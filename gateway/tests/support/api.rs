@@ -161,7 +161,8 @@ fn sample(line: &str) -> (String, String, f64) {
 }
 
 /// None that could hold a node or a tenant.
-const LABELS: [&str; 9] = ["shard", "queue", "reason", "phase", "loop", "kind", "call", "outcome", "le"];
+const LABELS: [&str; 10] =
+    ["shard", "queue", "reason", "phase", "loop", "kind", "call", "outcome", "transport", "le"];
 
 fn is_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';

@@ -12,10 +12,34 @@ use gateway::client::{CallError, GatewayClient, InternalFiles};
 use gateway_control::client::{Said, Tunnel, TunnelOpen};
 use gateway_testbed::authority::Authority;
 use gateway_testbed::gateway_process::{GatewayOptions, GatewayProcess};
-use gateway_testbed::node::{Node, NodeOptions, TunnelTaker};
+use gateway_testbed::node::{End, Node, NodeEvent, NodeEvents, NodeOptions, Transport, TunnelTaker};
 
 use super::health::control_url;
-use super::{SOON, World, asked_until, within};
+use super::{SOON, World, asked_until, transport, within};
+
+/// Over WebSocket the end of a tunnel waits so long for a node that reads nothing; over HTTP/2 it needs no room.
+pub const SHORT_FAREWELL: &str = "[sessions]\nsend_timeout = \"1s\"\n";
+
+/// Tells each story twice, with nodes that speak HTTP/2 and with nodes that speak WebSocket.
+#[allow(unused_macros)]
+macro_rules! over_both {
+    ($($story:ident)*) => {
+        mod over_http2 {
+            $(#[tokio::test]
+            async fn $story() {
+                super::$story(gateway_testbed::node::Transport::Http2).await;
+            })*
+        }
+        mod over_websocket {
+            $(#[tokio::test]
+            async fn $story() {
+                super::$story(gateway_testbed::node::Transport::WebSocket).await;
+            })*
+        }
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use over_both;
 
 pub struct TunnelStage {
     pub world: World,
@@ -24,11 +48,18 @@ pub struct TunnelStage {
     pub client: Arc<GatewayClient>,
     pub files: InternalFiles,
     pub url: String,
+    /// What its nodes speak.
+    transport: Transport,
 }
 
 impl TunnelStage {
     /// With further TOML; `[tunnels]` may be among it.
     pub async fn new(story: &str, extra: &str) -> Self {
+        Self::over(transport(), story, extra).await
+    }
+
+    /// The same with nodes that speak `transport`.
+    pub async fn over(transport: Transport, story: &str, extra: &str) -> Self {
         let world = World::new(story).await;
         let authority = authority(&world).await;
         let options = tunnel_options(&world, &authority, "g1", extra);
@@ -36,7 +67,7 @@ impl TunnelStage {
         let gateway = world.start(options).await;
         let client = client_of(&world, "g1", &files).await;
         let url = control_url(&mut world.connect().await, "g1").await;
-        Self { world, authority, gateway, client, files, url }
+        Self { world, authority, gateway, client, files, url, transport }
     }
 
     /// A node that takes tunnels, and checks their tickets.
@@ -49,9 +80,23 @@ impl TunnelStage {
         self.world
             .node(name, "g1", |options| {
                 options.tunnels = Some(taker);
+                options.target.transport = self.transport;
                 shape(options);
             })
             .await
+    }
+
+    /// The same, with what it sees.
+    pub async fn watched_node(&self, name: &str) -> (Node, NodeEvents) {
+        let (observer, mut events) = NodeEvents::channel();
+        let identity = self.world.register(name).await;
+        let mut options = self.world.node_options(name, &identity, "g1");
+        options.tunnels = Some(TunnelTaker::of(self.authority.mint()));
+        options.target.transport = self.transport;
+        options.observer = observer;
+        let node = Node::start(options);
+        events.connected(node.name(), SOON).await.expect("a Welcome");
+        (node, events)
     }
 
     /// What a caller asks for, with a good ticket.
@@ -160,6 +205,15 @@ pub async fn rest_of(tunnel: &mut Tunnel) -> (Vec<u8>, Option<i32>, u32, String)
             Said::Closed { code, message } => return (data, exit, code, message),
         }
     }
+}
+
+/// How the next tunnel to end has ended for its node, and how many bytes of data had come.
+pub async fn node_end(events: &mut NodeEvents) -> (End, u64) {
+    let ended = events.wait_for(SOON, |seen| match &seen.event {
+        NodeEvent::TunnelEnded { end, received, .. } => Some((end.clone(), *received)),
+        _ => None,
+    });
+    ended.await.expect("the tunnel ends for its node")
 }
 
 /// Takes data until it holds `text`.

@@ -10,6 +10,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use bytes::Bytes;
+use gateway_core::close::StatusCode;
 use gateway_proto::{header, http1, status_message};
 
 use super::frames;
@@ -40,6 +41,10 @@ pub(crate) fn refused(refused: &Refused) -> Bytes {
     if let Some((name, value)) = refused.header {
         field(&mut headers, name, value);
     }
+    if let Some(pushback) = refused.pushback {
+        field(&mut headers, header::GRPC_STATUS, StatusCode::ResourceExhausted as u8);
+        delay(&mut headers, pushback);
+    }
     whole(refused.status.as_u16(), &headers, Body::Sentence(refused.sentence), false)
 }
 
@@ -54,8 +59,7 @@ pub(crate) fn ended(status: &CallStatus, message: &[u8], keep_alive: bool) -> By
     let sentence = cut(status.message());
     field(&mut headers, header::GRPC_MESSAGE, status_message::encoded(sentence));
     if let Some(pushback) = status.pushback() {
-        field(&mut headers, header::RETRY_PUSHBACK_MS, whole_millis(pushback));
-        field(&mut headers, "retry-after", whole_seconds(pushback));
+        delay(&mut headers, pushback);
     }
     whole(http_status(status.code()), &headers, Body::Sentence(sentence), keep_alive)
 }
@@ -92,6 +96,11 @@ fn whole(status: u16, headers: &str, body: Body<'_>, keep_alive: bool) -> Bytes 
 fn field(headers: &mut String, name: &str, value: impl std::fmt::Display) {
     // Writing to a string can't fail.
     let _ = write!(headers, "{name}: {value}\r\n");
+}
+
+fn delay(headers: &mut String, pushback: Duration) {
+    field(headers, header::RETRY_PUSHBACK_MS, whole_millis(pushback));
+    field(headers, "retry-after", whole_seconds(pushback));
 }
 
 fn whole_seconds(delay: Duration) -> u128 {
@@ -152,6 +161,21 @@ mod tests {
             answer.ends_with("\r\n\r\ntoo many sessions are being opened; retry after the given delay\n")
         );
         assert!(answer.contains("content-length: 64\r\n"), "{answer}");
+    }
+
+    #[test]
+    fn who_finds_no_place_reads_both_delays_too() {
+        let refusal = Refused {
+            status: http::StatusCode::TOO_MANY_REQUESTS,
+            header: None,
+            pushback: Some(Duration::from_millis(1001)),
+            sentence: "full",
+        };
+        let answer = text(&refused(&refusal));
+        for header in ["grpc-status: 8\r\n", "grpc-retry-pushback-ms: 1001\r\n", "retry-after: 2\r\n"] {
+            assert!(answer.contains(header), "{header} in {answer}");
+        }
+        assert!(answer.ends_with("connection: close\r\n\r\nfull\n"), "{answer}");
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The head of an HTTP/1.1 request, and what it asks for. No I/O: bytes in, a request or a refusal out.
 //!
-//! Two things are asked for here: a WebSocket for a session, and a call with one message each way.
+//! Two things are asked for here: a WebSocket for a session or a tunnel, and a call with one message each way.
 //!
 //! 1. A head is whole within `max_bytes` and `MAX_HEADERS`, or refused.
 //! 2. A body has a declared length; none other is received.
 //! 3. No sentence repeats what the peer sent.
+
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use data_encoding::BASE64;
@@ -24,8 +26,8 @@ const MAX_LENGTH_DIGITS: usize = 15;
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// A session over WebSocket; the value of `sec-websocket-accept` that proves that we speak it.
-    Session { accept: String },
+    /// A session or a tunnel over WebSocket; the value of `sec-websocket-accept` that proves that we speak it.
+    Upgrade { path: &'static str, accept: String },
     /// A call whose one message is the body.
     Call { path: &'static str, body_bytes: usize, keep_alive: bool, expects_continue: bool },
 }
@@ -36,11 +38,13 @@ pub(crate) struct Refused {
     pub(crate) status: StatusCode,
     /// A header that belongs to the status.
     pub(crate) header: Option<(&'static str, &'static str)>,
+    /// How long its peer is to wait, where a bound refuses it.
+    pub(crate) pushback: Option<Duration>,
     pub(crate) sentence: &'static str,
 }
 
 const fn refused(status: StatusCode, sentence: &'static str) -> Refused {
-    Refused { status, header: None, sentence }
+    Refused { status, header: None, pushback: None, sentence }
 }
 
 const fn bad(sentence: &'static str) -> Refused {
@@ -102,14 +106,15 @@ fn parse(head: &[u8]) -> Result<Request, Refused> {
     };
     let fields = Fields(request.headers);
     match (method, target) {
-        ("GET", http1::SESSION) => session(&fields, version),
+        ("GET", http1::SESSION) => upgrade(path::SESSION, &fields, version),
+        ("GET", http1::TUNNEL) => upgrade(path::TUNNEL, &fields, version),
         ("POST", http1::JOIN) => call(path::JOIN, &fields, version),
         ("POST", http1::RENEW) => call(path::RENEW, &fields, version),
         ("POST", http1::FETCH_SECRET) => call(path::FETCH_SECRET, &fields, version),
         ("GET" | "POST", _) => Err(refused(
             StatusCode::NOT_FOUND,
-            "nothing is here; a session is GET /gateway.v1/session with an upgrade to WebSocket, and calls are \
-             POST /gateway.v1/Join, /gateway.v1/Renew and /gateway.v1/FetchSecret",
+            "nothing is here; a session is GET /gateway.v1/session and a tunnel GET /gateway.v1/tunnel, each with an \
+             upgrade to WebSocket, and calls are POST /gateway.v1/Join, /gateway.v1/Renew and /gateway.v1/FetchSecret",
         )),
         _ => Err(Refused {
             header: Some(("allow", "GET, POST")),
@@ -118,13 +123,13 @@ fn parse(head: &[u8]) -> Result<Request, Refused> {
     }
 }
 
-fn session(fields: &Fields<'_>, version: u8) -> Result<Request, Refused> {
-    let upgrade = |sentence| Refused {
+fn upgrade(path: &'static str, fields: &Fields<'_>, version: u8) -> Result<Request, Refused> {
+    let needed = |sentence| Refused {
         header: Some(("upgrade", "websocket")),
         ..refused(StatusCode::UPGRADE_REQUIRED, sentence)
     };
     if version != 1 || !fields.lists("upgrade", "websocket") || !fields.lists("connection", "upgrade") {
-        return Err(upgrade("a session over HTTP/1.1 needs an upgrade to WebSocket"));
+        return Err(needed("sessions and tunnels over HTTP/1.1 need an upgrade to WebSocket"));
     }
     if fields.body_bytes()? != Some(0) && fields.body_bytes()?.is_some() {
         return Err(bad("an upgrade has no body"));
@@ -143,7 +148,7 @@ fn session(fields: &Fields<'_>, version: u8) -> Result<Request, Refused> {
         return Err(bad("the client must offer the subprotocol gateway.v1 (sec-websocket-protocol)"));
     }
     let accept = BASE64.encode(&Sha1::new().chain_update(key).chain_update(ACCEPT_SUFFIX).finalize());
-    Ok(Request::Session { accept })
+    Ok(Request::Upgrade { path, accept })
 }
 
 fn call(path: &'static str, fields: &Fields<'_>, version: u8) -> Result<Request, Refused> {

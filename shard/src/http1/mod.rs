@@ -1,11 +1,11 @@
-//! One connection that speaks HTTP/1.1: its requests one after the other, or the session that one of them
+//! One connection that speaks HTTP/1.1: its requests one after the other, or the session or tunnel that one of them
 //! upgrades it to. Driven by one task, like its sibling `connection` for HTTP/2.
 //!
 //! 1. One call at a time; what it is and who may have it is decided where HTTP/2's calls are (`stream`).
 //! 2. A panic in a call ends it with `INTERNAL`, and its connection, and nothing else.
 //! 3. Each stage is bounded: a head by `streamless_timeout`, a call by its own deadlines, an end by
 //!    `LEAVE_TIMEOUT`, whatever the peer does.
-//! 4. A refusal ends the connection, and so does the end of a session. The peer has time to read it: what it
+//! 4. A refusal ends the connection, and so does the end of a session or a tunnel. The peer has time to read it: what it
 //!    still sends is read and dropped, so that no reset of the kernel overtakes it.
 //! 5. A turn takes a few rounds of frames, however small; the next comes after a look at all sockets.
 
@@ -19,9 +19,9 @@ use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use gateway_core::time::Moment;
-use gateway_proto::path;
 use http::StatusCode;
 use tokio::io::ReadBuf;
 
@@ -100,7 +100,11 @@ impl Http1 {
             _lease: lease,
         });
         if !has_place {
-            connection.refuse(&TOO_MANY_CONNECTIONS, now);
+            connection.refuse_for_now(
+                "there are too many connections of this certificate, or of clients without one; \
+                 retry after the given delay",
+                now,
+            );
         }
         connection
     }
@@ -189,20 +193,21 @@ impl Http1 {
         let clock = self.shard.clock;
         if let Err(Flood) = self.requests.take(|| clock.now()) {
             self.shard.counters.floods.one_more();
-            return self.refuse(&TOO_MANY_REQUESTS, now);
+            let sentence = "one connection sends too many requests; retry after the given delay";
+            return self.refuse_for_now(sentence, now);
         }
-        let frames =
-            matches!(request, Request::Session { .. }).then(|| Rc::new(RefCell::new(Incoming::new(0, now))));
+        let new_frames = || Rc::new(RefCell::new(Incoming::new(0, now)));
+        let frames: Option<Frames> = matches!(request, Request::Upgrade { .. }).then(new_frames);
         let (path, exchange) = match (&request, &frames) {
-            (Request::Session { accept }, Some(frames)) => {
-                (path::SESSION, Exchange::WebSocket { link: &self.link, frames, accept })
+            (Request::Upgrade { path, accept }, Some(frames)) => {
+                (*path, Exchange::WebSocket { link: &self.link, frames, accept })
             }
             (Request::Call { path, body_bytes, keep_alive, expects_continue }, _) => {
                 let (body_bytes, keep_alive) = (*body_bytes, *keep_alive);
                 let expects_continue = *expects_continue;
                 (*path, Exchange::Unary { link: &self.link, body_bytes, keep_alive, expects_continue })
             }
-            (Request::Session { .. }, None) => return self.leave(now),
+            (Request::Upgrade { .. }, None) => return self.leave(now),
         };
         let (shard, bell, peer) = (&self.shard, &self.bell, &self.peer);
         match panics::contain(|| stream::start(shard, bell, peer, path, exchange)) {
@@ -223,6 +228,16 @@ impl Http1 {
     fn refuse(&mut self, refused: &Refused, now: Moment) {
         self.link.stage_last(answer::refused(refused));
         self.leave(now);
+    }
+
+    /// Refuses for a bound that no measure tells the end of, with a delay that spreads a herd.
+    fn refuse_for_now(&mut self, sentence: &'static str, now: Moment) {
+        let jitter = RETRY_REFUSED.mul_f64((self.shard.random() >> 32) as f64 / f64::from(u32::MAX));
+        let pushback = Some(RETRY_REFUSED + jitter);
+        self.refuse(
+            &Refused { status: StatusCode::TOO_MANY_REQUESTS, header: None, pushback, sentence },
+            now,
+        );
     }
 
     /// The call is over: the next request, or the end.
@@ -356,20 +371,12 @@ impl Stage {
     }
 }
 
+/// The shortest delay of who is refused for a bound of connections or requests; it is twice as long at most.
+const RETRY_REFUSED: Duration = Duration::from_secs(1);
+
 const TOO_SLOW: Refused = Refused {
     status: StatusCode::REQUEST_TIMEOUT,
     header: None,
+    pushback: None,
     sentence: "the head of the request did not come in time (sessions.streamless_timeout)",
-};
-
-const TOO_MANY_CONNECTIONS: Refused = Refused {
-    status: StatusCode::TOO_MANY_REQUESTS,
-    header: None,
-    sentence: "there are too many connections of this certificate, or of clients without one; dial again later",
-};
-
-const TOO_MANY_REQUESTS: Refused = Refused {
-    status: StatusCode::TOO_MANY_REQUESTS,
-    header: None,
-    sentence: "one connection sends too many requests; dial again later",
 };

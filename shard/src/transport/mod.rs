@@ -29,7 +29,7 @@ pub(crate) enum Exchange<'a> {
         body: RecvStream,
         respond: &'a mut SendResponse<Bytes>,
     },
-    /// A session that HTTP/1.1 is to be upgraded to; `accept` proves to the peer that it is.
+    /// A session or a tunnel that HTTP/1.1 is to be upgraded to; `accept` proves to the peer that it is.
     WebSocket {
         link: &'a Rc<Link>,
         frames: &'a Frames,
@@ -47,6 +47,10 @@ pub(crate) enum Exchange<'a> {
 }
 
 impl Exchange<'_> {
+    pub(crate) const fn is_websocket(&self) -> bool {
+        matches!(self, Self::WebSocket { .. })
+    }
+
     /// Begins the answer. `None` where the peer is gone.
     pub(crate) fn accept(self) -> Option<(Source, Outlet)> {
         match self {

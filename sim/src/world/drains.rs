@@ -4,13 +4,14 @@
 //! time: nothing of that may do any harm.
 //!
 //! 1. A drain leads to the stop in its time, whoever stays.
-//! 2. One that the control API asked for is taken back, unless the gateway is on its way out by then.
+//! 2. One that the control API asked for is taken back, unless the gateway is on its way out by then; no shard stays
+//!    shut, and nobody drains any more.
 
 use std::time::Duration;
 
 use gateway_core::desk::{DeskAnswer, DeskAsk, DeskRefusal};
 use gateway_core::drain::DrainPlan;
-use gateway_core::writer::Phase;
+use gateway_core::writer::{Phase, Writer};
 
 use super::faults::{Cut, Fault};
 use super::impostors::Rudeness;
@@ -188,6 +189,19 @@ impl World {
         let Some(writer) = gateway.writer.as_ref().filter(|_| !gateway.is_dazed) else { return };
         let is_over = matches!(writer.phase(), Phase::Stopping | Phase::Stopped);
         must("a drain leads to the stop in its time", is_over, || format!("{:?}", writer.phase()));
+    }
+
+    /// In the calm nobody drains but who is sent away, and whose drain was taken back is open again.
+    pub(super) fn check_taken_back(&self) {
+        for (process, gateway) in self.processes.iter().enumerate() {
+            let Some(phase) = gateway.writer.as_ref().map(Writer::phase) else { continue };
+            let drains = phase == Phase::Draining && gateway.watch.leaves_since.is_none();
+            must("nobody drains whose drain was taken back", !drains, || format!("{process}"));
+            let is_open = gateway.serving.iter().all(|serving| *serving);
+            must("who serves has all its shards open", phase != Phase::Serving || is_open, || {
+                format!("{process}: {:?}", gateway.serving)
+            });
+        }
     }
 
     /// A node was told to go elsewhere, and the time has come. Some have done so before they leave.

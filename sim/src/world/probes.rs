@@ -154,6 +154,7 @@ impl World {
                 must("all comes to its end", self.now <= end, || self.what_is_left());
                 self.check_late();
                 if self.all_has_ended() {
+                    self.check_taken_back();
                     self.ask_for_credit();
                 }
             }

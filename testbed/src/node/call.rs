@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use gateway_proto::{http1, path};
 use http::HeaderMap;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
@@ -39,7 +40,7 @@ pub enum Transport {
     /// gRPC over HTTP/2.
     #[default]
     Http2,
-    /// HTTP/1.1: WebSocket for a session, a POST for what has one message each way.
+    /// HTTP/1.1: WebSocket for a session or a tunnel, a POST for what has one message each way.
     WebSocket,
 }
 
@@ -109,13 +110,14 @@ impl Target {
         }
     }
 
-    /// Opens a connection and a call on it. Over WebSocket there are only sessions, whatever the path.
+    /// Opens a connection and a call on it. Over WebSocket there are sessions and tunnels: what is no tunnel is a session.
     pub async fn call(&self, path: &str, headers: HeaderMap) -> Result<Call, End> {
         let tls = Box::pin(self.connect()).await?;
         match self.transport {
             Transport::Http2 => Box::pin(Call::open(tls, path, headers)).await,
             Transport::WebSocket => {
-                let call = Box::pin(WebSocketCall::open(tls, headers)).await?;
+                let place = if path == path::TUNNEL { http1::TUNNEL } else { http1::SESSION };
+                let call = Box::pin(WebSocketCall::open(tls, place, headers)).await?;
                 Ok(Call(Carrier::WebSocket(Box::new(call))))
             }
         }

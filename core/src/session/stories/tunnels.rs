@@ -10,7 +10,8 @@ use crate::relay::Hidden;
 use crate::tunnel::{MAX_OFFERS_REMEMBERED, OpenTunnel, TUNNELS_FEATURE, TunnelId, TunnelRefused};
 
 fn offering() -> Limits {
-    let tunnels = Arc::new(TunnelLimits { most: 10, ..TunnelLimits::default() });
+    let direct_address = Some("g1:7443".to_owned());
+    let tunnels = Arc::new(TunnelLimits { most: 10, direct_address, ..TunnelLimits::default() });
     Limits { tunnels, ..Limits::default() }
 }
 
@@ -43,13 +44,14 @@ fn only_a_node_that_named_the_feature_is_offered_a_tunnel() {
     let mut takes = session_of(&["x", TUNNELS_FEATURE], offering());
     let Some(GatewayFrame::Welcome(welcome)) = takes.poll_frame() else { panic!("no Welcome") };
     assert_eq!(welcome.features, [TUNNELS_FEATURE]);
+    assert_eq!(welcome.tunnel_address.as_deref(), Some("g1:7443"));
     assert!(takes.handle_offer(open(1), at(1)));
     assert_eq!(takes.poll_frame(), Some(GatewayFrame::OpenTunnel(Box::new(open(1)))));
 
     for (features, limits) in [(&["x"][..], offering()), (&[TUNNELS_FEATURE][..], Limits::default())] {
         let mut silent = session_of(features, limits);
         let Some(GatewayFrame::Welcome(welcome)) = silent.poll_frame() else { panic!("no Welcome") };
-        assert!(welcome.features.is_empty());
+        assert!(welcome.features.is_empty() && welcome.tunnel_address.is_none());
         assert!(!silent.handle_offer(open(1), at(1)));
         assert_eq!(silent.poll_frame(), None);
     }

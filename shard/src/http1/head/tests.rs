@@ -28,9 +28,16 @@ fn status(head: &str) -> u16 {
 fn an_upgrade_is_accepted_as_the_rfc_says_and_what_follows_is_kept() {
     for step in [1, 3, 64, 4096] {
         let (request, behind) = read(&format!("{UPGRADE}behind"), step).expect("good").expect("whole");
-        assert_eq!(request, Request::Session { accept: "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".to_owned() });
+        assert_eq!(request, accepted(path::SESSION));
         assert_eq!(behind, "behind");
     }
+    let tunnel = UPGRADE.replacen("/session", "/tunnel", 1);
+    let (request, _) = read(&tunnel, 64).expect("good").expect("whole");
+    assert_eq!(request, accepted(path::TUNNEL));
+}
+
+fn accepted(path: &'static str) -> Request {
+    Request::Upgrade { path, accept: "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".to_owned() }
 }
 
 #[test]
@@ -46,6 +53,7 @@ fn an_upgrade_that_is_not_ours_is_told_what_it_lacks() {
         ("Host: gateway", "Content-Length: 5", 400),
         ("Host: gateway", "Sec-WebSocket-Version: 13", 400),
         ("/gateway.v1/session", "/gateway.v1/sessions", 404),
+        ("/gateway.v1/session", "/gateway.v1/Tunnel", 404),
         ("GET", "PUT", 405),
     ] {
         let head = UPGRADE.replacen(from, to, 1);

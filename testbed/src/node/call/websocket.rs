@@ -1,4 +1,4 @@
-//! A session over WebSocket on one connection of its own, by a stock library, on TLS that is up.
+//! A session or a tunnel over WebSocket on one connection of its own, by a stock library, on TLS that is up.
 //!
 //! 1. Each message that is queued with gRPC's prefix goes out as one binary message.
 //! 2. A half-close is a close frame; what still comes after it is read.
@@ -32,7 +32,7 @@ const BUFFER_BYTES: usize = 4 << 10;
 /// Statuses of gRPC are 0 to 16.
 const STATUSES: std::ops::RangeInclusive<u16> = http1::CLOSE_BASE..=http1::CLOSE_BASE + 16;
 
-/// A session.
+/// A session, or the stream of a tunnel.
 pub(super) struct WebSocketCall {
     socket: WebSocketStream<AlertWatch>,
     alert: SeenAlert,
@@ -49,10 +49,14 @@ impl std::fmt::Debug for WebSocketCall {
 }
 
 impl WebSocketCall {
-    /// Asks for the upgrade on `tls`; `headers` are sent besides those that it needs.
-    pub(super) async fn open(tls: TlsStream<TcpStream>, headers: HeaderMap) -> Result<Self, End> {
+    /// Asks for the upgrade at `place` on `tls`; `headers` are sent besides those that it needs.
+    pub(super) async fn open(
+        tls: TlsStream<TcpStream>,
+        place: &str,
+        headers: HeaderMap,
+    ) -> Result<Self, End> {
         let (tls, alert) = AlertWatch::new(tls);
-        let mut request = Request::get(format!("wss://gateway{}", http1::SESSION))
+        let mut request = Request::get(format!("wss://gateway{place}"))
             .header("host", "gateway")
             .header("connection", "upgrade")
             .header("upgrade", "websocket")
