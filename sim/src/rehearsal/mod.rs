@@ -2,7 +2,7 @@
 //! logic with.
 //!
 //! The writer, the sessions and the admission are those that a gateway runs; the store is the model of PostgreSQL.
-//! Between them are wires that take time and keep order, all from one seed; hours pass in milliseconds, and equal
+//! Between them are wires that take time and keep order, all from one seed; hours pass in seconds, and equal
 //! seeds with equal nodes are one history. There is no thread, no socket and no protobuf here: frames are
 //! `gateway_core::frame`'s, so the bounds of bytes, windows and HTTP are not rehearsed, nor what SQL functions do.
 //! It has no faults by chance and judges nothing: `World` does that. Which faults strike, and when, the test says.
