@@ -58,7 +58,7 @@ pub(crate) struct FleetPlan {
     /// The authority of their certificates, where other processes have to read it.
     pub(crate) pki_folder: Option<PathBuf>,
     /// The database in which their certificates are recorded before they dial; `None`: the gateway takes those that it
-    /// does not know. Not of nodes in other processes.
+    /// does not know.
     pub(crate) recorded_in: Option<String>,
 }
 
@@ -77,7 +77,8 @@ impl FleetPlan {
             processes: world.load_processes(),
             source_addresses: world.source_addresses(),
             pki_folder: world.pki_folder().map(PathBuf::from),
-            recorded_in: None,
+            // A gateway that runs already may be strict.
+            recorded_in: world.is_attached().then(|| world.database_url().to_owned()),
         }
     }
 
@@ -89,6 +90,14 @@ impl FleetPlan {
         let count = usize::from(self.source_addresses);
         (count > 1 && target.ip().is_loopback()).then(|| source_address(number % count))
     }
+}
+
+/// Records the nodes' certificates, where they are to be.
+async fn record(plan: &FleetPlan, starts: &VecDeque<NodeStart>, serials: &[String]) -> anyhow::Result<()> {
+    let Some(url) = &plan.recorded_in else { return Ok(()) };
+    let mut connection = PgConnection::connect(url).await.context("recording certificates")?;
+    let ids: Vec<String> = starts.iter().map(|start| start.id.clone()).collect();
+    register_certificates(&mut connection, &ids, serials).await.context("recording certificates")
 }
 
 // Away from 127.0.0.1, which everybody else uses.
@@ -203,11 +212,7 @@ impl Fleet {
             self.start_processes(&plan, before)?;
         } else {
             let (starts, serials) = NodeStart::all(&plan, pki, before)?;
-            if let Some(url) = &plan.recorded_in {
-                let mut connection = PgConnection::connect(url).await.context("recording certificates")?;
-                let ids: Vec<String> = starts.iter().map(|start| start.id.clone()).collect();
-                register_certificates(&mut connection, &ids, &serials).await?;
-            }
+            record(&plan, &starts, &serials).await?;
             for (index, start) in starts.into_iter().enumerate() {
                 let due = Duration::from_secs_f64(index as f64 / plan.per_second);
                 while started.elapsed() < due {

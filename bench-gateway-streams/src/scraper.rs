@@ -32,7 +32,7 @@ impl Scraper {
     pub(crate) fn start(world: &World, every: Duration, duration: Duration) -> anyhow::Result<Self> {
         let source = world.metrics_source()?;
         let pid = world.gateway_pid().context("--scrape needs the gateway's process")?;
-        let stretch = (duration / STRETCHES).max(SHORTEST);
+        let stretch = (duration / STRETCHES).max(SHORTEST).max(every * 2);
         let (stop, stopped) = oneshot::channel();
         let share = ScrapeShare { every_s: every.as_secs_f64(), ..ScrapeShare::default() };
         let run = Run { source, pid, every, stretch, share };
@@ -80,7 +80,8 @@ impl Run {
             tokio::time::sleep_until(until).await;
             return Ok(());
         }
-        let mut pace = tokio::time::interval(self.every);
+        let first = tokio::time::Instant::now() + self.every / 2;
+        let mut pace = tokio::time::interval_at(first, self.every);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {

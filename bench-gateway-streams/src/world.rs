@@ -332,6 +332,11 @@ impl World {
         matches!(self.gateway, Gateway::Own(_))
     }
 
+    /// Whether the gateway is one that ran already.
+    pub(crate) fn is_attached(&self) -> bool {
+        matches!(self.gateway, Gateway::Running { .. })
+    }
+
     /// The gateways of the harness's own; an error where it is attached to another.
     pub(crate) fn members(&mut self) -> anyhow::Result<&mut [Member]> {
         match &mut self.gateway {

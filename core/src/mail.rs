@@ -10,10 +10,11 @@
 //!    registers its waker before it looks the last time. The same holds for space.
 //! 3. The bytes of a message count from `post` until the receiver releases them, which may be long
 //!    after it took the message: what the receiver still works on is bounded too.
-//! 4. A message heavier than the byte bound passes when it is alone, so nothing is stuck for ever.
+//! 4. Who leaves takes its waker along.
+//! 5. A message heavier than the byte bound passes when it is alone, so nothing is stuck for ever.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
@@ -50,7 +51,7 @@ pub fn mailbox<T: Weigh>(capacity: usize, max_bytes: usize, posters: usize) -> (
             sender: sender.clone(),
             shared: Arc::clone(&shared),
             vacancy: Arc::clone(vacancy),
-            _farewell: Farewell(Arc::clone(&shared)),
+            _farewell: Farewell { shared: Arc::clone(&shared), vacancy: Arc::clone(vacancy) },
         })
         .collect();
     (posts, Inbox { receiver, shared, vacancies })
@@ -67,11 +68,17 @@ pub struct Post<T> {
 }
 
 #[derive(Debug)]
-struct Farewell(Arc<Shared>);
+struct Farewell {
+    shared: Arc<Shared>,
+    vacancy: Arc<Vacancy>,
+}
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        self.0.bell.wake();
+        // Who leaves takes its waker along, on its own thread: a task of an executor that has ended is not to be
+        // woken, or let go of, by another.
+        drop(self.vacancy.waker.take());
+        self.shared.bell.wake();
     }
 }
 
@@ -114,7 +121,9 @@ impl<T: Weigh> Post<T> {
     /// back `Full`; the caller then posts again once before it waits (`register` first, look last).
     pub fn register_for_space(&self, context: &Context<'_>) {
         self.vacancy.waker.register(context.waker());
-        self.vacancy.wanted.store(true, Ordering::Release);
+        self.vacancy.wanted.store(true, Ordering::SeqCst);
+        // Each side says what it did before it looks at what the other did: one of them sees the other.
+        fence(Ordering::SeqCst);
     }
 
     /// Whether the receiver has announced space since `register_for_space`.
@@ -139,6 +148,19 @@ pub struct Inbox<T> {
     receiver: Receiver<T>,
     shared: Arc<Shared>,
     vacancies: Vec<Arc<Vacancy>>,
+}
+
+impl<T> Inbox<T> {
+    /// The task that polled it does not wait any more. To be called on its thread, where the box outlives it.
+    pub fn forget_waker(&self) {
+        drop(self.shared.bell.take());
+    }
+}
+
+impl<T> Drop for Inbox<T> {
+    fn drop(&mut self) {
+        self.forget_waker();
+    }
 }
 
 impl<T: Weigh> Inbox<T> {
@@ -168,6 +190,7 @@ impl<T: Weigh> Inbox<T> {
 
     /// Wakes the posters that wait for space; once a drain or a release.
     pub fn announce_space(&self) {
+        fence(Ordering::SeqCst);
         for vacancy in &self.vacancies {
             if vacancy.wanted.swap(false, Ordering::AcqRel) {
                 vacancy.waker.wake();

@@ -99,6 +99,11 @@ impl StopHandle {
         self.0.bell.notify_one();
     }
 
+    /// Whether the stop was asked for.
+    pub fn stop_was_asked(&self) -> bool {
+        self.0.asked.load(Ordering::Acquire)
+    }
+
     /// Whether a drain was asked for.
     pub fn drain_was_asked(&self) -> bool {
         self.0.drain.get().is_some()
@@ -125,14 +130,18 @@ pub(crate) struct StopSignal {
 pub(crate) enum Ask {
     Drain(DrainPlan),
     Stop,
+    Crash,
 }
 
 impl StopSignal {
-    /// Resolves when a drain or the stop is asked for.
+    /// Resolves when a drain, the stop or a crash is asked for.
     pub(crate) async fn requested(&self) -> Ask {
         loop {
             self.bell.notified().await;
-            if self.asked.load(Ordering::Acquire) || self.is_crashed() {
+            if self.is_crashed() {
+                return Ask::Crash;
+            }
+            if self.asked.load(Ordering::Acquire) {
                 return Ask::Stop;
             }
             if let Some(plan) = self.drain.get() {

@@ -68,8 +68,12 @@ impl Loop {
     pub(crate) async fn run(mut self) -> Result<(), LoopEnded> {
         loop {
             let took_all = self.take_what_is_there();
+            // Before anything leaves: who is to crash tells nobody.
+            if self.stop.is_crashed() {
+                return Ok(());
+            }
             self.give_what_is_due();
-            // Before a task of a queue has its turn: what was just handed to it is not written.
+            // Again, before a task of a queue has its turn: what was just handed to it is not written.
             if self.stop.is_crashed() || self.writer.phase() == Phase::Stopped {
                 return Ok(());
             }
@@ -120,7 +124,11 @@ impl Loop {
 
     fn answer(&mut self, Letter { ask, answer }: Letter, now: Moment) {
         self.status.asks.fetch_add(1, Ordering::Relaxed);
-        // Who asked may have gone.
+        if answer.is_closed() {
+            // Who has given up does not expect it done.
+            return;
+        }
+        // Who asked may be gone by now.
         let _ = answer.send(self.writer.handle_ask(ask, now));
     }
 
@@ -216,6 +224,7 @@ impl Loop {
             Wake::Poke(Some(poke)) => self.poke(&poke, now),
             Wake::Letter(Some(letter)) => self.answer(letter, now),
             Wake::Ask(Ask::Drain(plan)) => self.writer.handle_drain(plan, now),
+            Wake::Ask(Ask::Crash) => {}
             Wake::Ask(Ask::Stop) => self.writer.handle_stop(now),
             Wake::Done(None)
             | Wake::Poke(None)

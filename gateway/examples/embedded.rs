@@ -96,7 +96,7 @@ async fn register(database: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// A client of the database: enqueues a command, and waits for its end.
+/// A client of the database: enqueues a command.
 async fn client(database: &str) -> Outcome<()> {
     let mut connection = PgConnection::connect(database).await?;
     sqlx::query(

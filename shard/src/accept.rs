@@ -131,6 +131,8 @@ pub(crate) async fn run(shard: Rc<Shard>, listener: Listener) {
     let mut failing = false;
     while let Some(slot) = next_slot(&shard).await {
         match listener.accept().await {
+            // It came as the shard began to end: nobody would ask its connection to go.
+            Ok(_) if shard.stage.get() == Stage::Stopping => return,
             Ok(tcp) => {
                 failing = false;
                 shard.rest.note_activity();

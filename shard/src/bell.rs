@@ -64,6 +64,11 @@ impl Bell {
         self.task.wake();
     }
 
+    /// The connection's task is over, so there is nobody to wake, whoever still holds the bell.
+    pub(crate) fn forget_task(&self) {
+        drop(self.task.take());
+    }
+
     /// The turn of the connection's present task begins.
     pub(crate) fn begin_turn(&self, task: &Waker) {
         self.task.register(task);

@@ -22,6 +22,12 @@ use crate::flood::FrameMeter;
 /// HTTP/2 works off whatever a read gives it, so what it is given at once is little.
 const CHUNK_BYTES: usize = 2 << 10;
 
+/// What is read through `Paced`.
+pub(crate) trait Costs {
+    /// The bytes that came beside those that may be read, since this was last asked.
+    fn take_cost(&mut self) -> usize;
+}
+
 #[derive(Debug)]
 pub(crate) struct Paced<T> {
     io: T,
@@ -57,7 +63,7 @@ impl<T> Paced<T> {
     }
 }
 
-impl<T: AsyncBufRead + Unpin> AsyncRead for Paced<T> {
+impl<T: AsyncBufRead + Costs + Unpin> AsyncRead for Paced<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -74,6 +80,8 @@ impl<T: AsyncBufRead + Unpin> AsyncRead for Paced<T> {
         buffer.put_slice(chunk);
         let taken = chunk.len();
         Pin::new(&mut this.io).consume(taken);
+        // Records of one byte are as much work as whole ones.
+        this.bell.spend(this.io.take_cost());
         Poll::Ready(this.meter(&buffer.filled()[before..]))
     }
 }

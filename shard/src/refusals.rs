@@ -4,7 +4,8 @@
 //! certificate, why, and what to do. It decides nothing: whoever refuses gives the reason.
 //!
 //! 1. One serial is told of once a minute, and in a minute at most `OURS` that our roots issued and `STRANGERS` others:
-//!    neither nodes that dial again and again nor strangers fill the log, and strangers don't hush nodes.
+//!    neither nodes that dial again and again nor strangers fill the log. Strangers don't hush nodes, nor does who
+//!    shows a copy of a node's certificate without its key: what a handshake refuses has places of its own.
 //! 2. What a certificate says is escaped and cut, and where its chain is not good, it is a claim and told as one.
 //! 3. What is not told is counted, and the next line says how many that were.
 
@@ -24,7 +25,10 @@ const LONGEST_TEXT: usize = 200;
 /// Shared by all shards.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
+    /// Of peers that have shown that the certificate is theirs.
     ours: Told<OURS>,
+    /// Of handshakes that failed before that.
+    shown: Told<OURS>,
     strangers: Told<STRANGERS>,
 }
 
@@ -64,42 +68,49 @@ impl Refusals {
             let identity = &certificate.identity;
             let node = Some(harmless(identity.node.as_str()));
             let shown = Shown { node, serial: identity.certificate_serial.clone() };
-            self.tell(&shown, Issuer::Ours, &reason.to_string(), advice, now_seconds());
+            let untold = self.ours.may_tell(&shown.serial, now_seconds());
+            say(&shown, Issuer::Ours, &reason.to_string(), advice, untold);
         }
     }
 
     /// Tells of a certificate that names nobody.
     pub(crate) fn tell_unnamed(&self, shown: &Shown, reason: &CloseReason) {
         let advice = reason.certificate_advice().unwrap_or_default();
-        self.tell(shown, Issuer::Ours, &reason.to_string(), advice, now_seconds());
+        let untold = self.ours.may_tell(&shown.serial, now_seconds());
+        say(shown, Issuer::Ours, &reason.to_string(), advice, untold);
     }
 
-    /// Tells of a refusal now, in seconds since 1970.
+    /// Tells of a refusal in the handshake, where the peer need not own what it shows; in seconds since 1970.
     pub(crate) fn tell(&self, shown: &Shown, issuer: Issuer, reason: &str, advice: &str, now_seconds: u64) {
         let untold = match issuer {
-            Issuer::Ours => self.ours.may_tell(&shown.serial, now_seconds),
+            Issuer::Ours => self.shown.may_tell(&shown.serial, now_seconds),
             Issuer::Unknown => self.strangers.may_tell(&shown.serial, now_seconds),
         };
-        let Some(untold) = untold else { return };
-        let node = shown.node.as_deref().unwrap_or("(unnamed)");
-        let serial = shown.serial.as_str();
-        let reason = harmless(reason);
-        match issuer {
-            Issuer::Ours => tracing::warn!(
-                node,
-                serial,
-                untold,
-                "a node's certificate is refused: {reason}. What to do: {advice}. As many refusals as `untold` says \
+        say(shown, issuer, reason, advice, untold);
+    }
+}
+
+/// One line, with how many were passed over before it, unless this one is passed over.
+fn say(shown: &Shown, issuer: Issuer, reason: &str, advice: &str, untold: Option<u64>) {
+    let Some(untold) = untold else { return };
+    let node = shown.node.as_deref().unwrap_or("(unnamed)");
+    let serial = shown.serial.as_str();
+    let reason = harmless(reason);
+    match issuer {
+        Issuer::Ours => tracing::warn!(
+            node,
+            serial,
+            untold,
+            "a node's certificate is refused: {reason}. What to do: {advice}. As many refusals as `untold` says \
                  were passed over before this line"
-            ),
-            Issuer::Unknown => tracing::warn!(
-                claimed_node = node,
-                serial,
-                untold,
-                "a certificate that proves nothing is refused: {reason}. What to do: {advice}. As many refusals as \
+        ),
+        Issuer::Unknown => tracing::warn!(
+            claimed_node = node,
+            serial,
+            untold,
+            "a certificate that proves nothing is refused: {reason}. What to do: {advice}. As many refusals as \
                  `untold` says were passed over before this line"
-            ),
-        }
+        ),
     }
 }
 

@@ -85,6 +85,8 @@ struct Dues {
     key: SessionKey,
     node: NodeId,
     closed_owed: bool,
+    /// Why it has ended, should it fall to this to tell.
+    reason: &'static str,
 }
 
 /// The bytes of commands and specs that wait to be sent, without those that the Hello replayed: what a Hello
@@ -116,7 +118,13 @@ impl SessionIo {
             certificate: Rc::clone(certificate),
             slot,
             admitted: Some(admitted),
-            dues: Dues { shard: Rc::clone(shard), key, node, closed_owed: false },
+            dues: Dues {
+                shard: Rc::clone(shard),
+                key,
+                node,
+                closed_owed: false,
+                reason: CloseReason::PeerGone.label(),
+            },
             reading: Reading::On,
             outbox: Outbox::new(outlet, bell),
             orders: Orders::default(),
@@ -368,7 +376,9 @@ impl SessionIo {
 
 impl Drop for SessionIo {
     fn drop(&mut self) {
+        // A connection that dies takes its sessions along without a turn of theirs.
         let reason = self.end.take().unwrap_or(CloseReason::PeerGone);
+        self.dues.reason = reason.label();
         self.shard.counters.closes.count(&reason);
         if reason == CloseReason::HeartbeatTimeout {
             self.shard.counters.heartbeat_timeouts.one_more();
@@ -396,9 +406,9 @@ impl Dues {
 impl Drop for Dues {
     fn drop(&mut self) {
         if mem::take(&mut self.closed_owed) {
-            // Only a panic leaves it to this.
-            let reason = CloseReason::Bug { id: 0 }.label();
-            self.shard.outbound.send(ToWriter::Closed { key: self.key, node: self.node.clone(), reason });
+            // The connection died, or a panic took the session's turn.
+            let (key, node, reason) = (self.key, self.node.clone(), self.reason);
+            self.shard.outbound.send(ToWriter::Closed { key, node, reason });
             self.shard.outbound.ring();
         }
     }

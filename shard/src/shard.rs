@@ -306,6 +306,7 @@ impl ConnectionLease {
 
 impl Drop for ConnectionLease {
     fn drop(&mut self) {
+        self.bell.forget_task();
         let mut connections = self.shard.connections.borrow_mut();
         connections.try_remove(self.index);
         self.shard.counters.connections.one_less();

@@ -24,6 +24,8 @@ use rustls::unbuffered::{
 };
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::paced::Costs;
+
 /// Most plaintext in one record.
 const RECORD_BYTES: usize = 16 << 10;
 /// A record's header, its type, its tag, and some room: what more is needed is asked for.
@@ -67,6 +69,9 @@ pub(crate) struct TlsStream<T> {
     has_ended: bool,
     /// Whether the session is of no use any more: it must not be asked again.
     has_failed: bool,
+    /// Bytes off the socket beyond the plaintext that they brought, since this was last asked; below nothing where
+    /// plaintext came of bytes that were counted before.
+    overhead: isize,
 }
 
 /// What a session is to seal when it has taken all that has come.
@@ -98,6 +103,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
             peer_closed: false,
             has_ended: false,
             has_failed: false,
+            overhead: 0,
         };
         match std::future::poll_fn(|context| stream.poll_handshake(context)).await {
             Ok(()) => Ok(stream),
@@ -132,6 +138,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
             }
             lent[..before].copy_from_slice(&self.partial);
             let outcome = self.work_off(&mut lent[..before + read], Wanted::Nothing);
+            // Nothing was left of plaintext when this read began.
+            self.overhead += read.cast_signed() - self.plaintext.len().cast_signed();
             // An alert, or an answer of the session's. What has no room goes with the next write.
             let sent = self.poll_send(context);
             outcome?;
@@ -228,10 +236,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
         (discard, outcome)
     }
 
-    /// The alert of a session that failed. It is asked once, for with nothing left to say it would look at the bytes
-    /// again.
+    /// What a session that failed has to say, its alert at last. It is asked no further, for with nothing left to say
+    /// it would look at the bytes again.
     fn take_alert(&mut self, rest: &mut [u8]) {
-        if let Ok(ConnectionState::EncodeTlsData(mut data)) = self.session.process_tls_records(rest).state {
+        while self.session.wants_write()
+            && let Ok(ConnectionState::EncodeTlsData(mut data)) = self.session.process_tls_records(rest).state
+        {
             // What can't be told goes untold: the error that it is about goes to the log.
             let _ = append(&mut self.outgoing, SEAL_BYTES, |room| data.encode(room));
         }
@@ -312,6 +322,14 @@ fn append<E: NeedsRoom + Send + Sync + 'static>(
 /// The error of a session; who takes it finds rustls' own within.
 fn invalid(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+impl<T> Costs for TlsStream<T> {
+    fn take_cost(&mut self) -> usize {
+        let cost = self.overhead.max(0);
+        self.overhead -= cost;
+        cost.cast_unsigned()
+    }
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncBufRead for TlsStream<T> {

@@ -98,7 +98,7 @@ fn a_connection_that_is_gone_closes_its_sessions_once() {
         let key = gateway.writer.hello().await.key;
         node.over.abort();
         drop((node, session));
-        assert_eq!(gateway.writer.closed().await, key);
+        assert_eq!(gateway.writer.closed_because().await, (key, "peer-gone"));
         until("admission is given back", || gateway.admission.streams() == 0).await;
         until("the connection is counted out", || gateway.counters[0].connections.get() == 0).await;
         assert!(gateway.writer.rest().is_empty());
@@ -129,7 +129,7 @@ fn a_superseded_session_ends_aborted() {
         let key = gateway.writer.hello().await.key;
         gateway.tell_all(|| ToShard::Session { key, news: SessionNews::Close(CloseReason::Superseded) });
         assert_eq!(session.end().await.status, 10);
-        assert_eq!(gateway.writer.closed().await, key);
+        assert_eq!(gateway.writer.closed_because().await, (key, "superseded"));
     });
 }
 

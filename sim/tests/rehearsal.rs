@@ -292,6 +292,16 @@ fn an_hour_passes_in_no_time_and_a_seed_is_one_history() {
 }
 
 #[test]
+fn a_node_whose_stream_is_cut_is_told_no_reason_and_dials_again() {
+    let mut rehearsal = with_nodes(1, Limits::default(), 1);
+    assert!(rehearsal.run_until(Duration::from_secs(10), |rehearsal| rehearsal.sessions() == 1));
+    let before = rehearsal.node(0).lost;
+    rehearsal.cut(0);
+    assert!(rehearsal.run_until(Duration::from_secs(10), |rehearsal| rehearsal.node(0).lost == before + 1));
+    assert!(rehearsal.run_until(Duration::from_secs(30), |rehearsal| rehearsal.sessions() == 1));
+}
+
+#[test]
 fn a_gateway_that_is_not_there_is_dialled_in_vain() {
     let mut rehearsal = with_nodes(1, Limits::default(), 1);
     assert!(rehearsal.run_until(Duration::from_secs(10), |rehearsal| rehearsal.sessions() == 1));

@@ -20,9 +20,11 @@ use gateway_testbed::pki::Pki;
 
 use super::counts::FleetCounts;
 use super::news::{News, Order};
-use super::{FleetPlan, NodeStart, carry_out, goodbye_all};
+use super::{FleetPlan, NodeStart, carry_out, goodbye_all, record};
 use crate::arguments::LoadProcessArguments;
 
+/// The database where certificates are recorded: in the environment, since a password may stand in the URL.
+const RECORDED_IN: &str = "GATEWAY_BENCH_DATABASE_URL";
 const LAG_EVERY: Duration = Duration::from_millis(20);
 const END_WITHIN: Duration = Duration::from_secs(30);
 
@@ -62,6 +64,9 @@ impl LoadProcess {
         }
         for address in &plan.addresses {
             command.arg("--address").arg(address.to_string());
+        }
+        if let Some(url) = &plan.recorded_in {
+            command.env(RECORDED_IN, url);
         }
         let mut child = command
             .stdin(Stdio::piped())
@@ -171,13 +176,14 @@ pub(crate) async fn serve(arguments: LoadProcessArguments) -> anyhow::Result<boo
         processes: 1,
         source_addresses: arguments.source_addresses,
         pki_folder: None,
-        recorded_in: None,
+        recorded_in: std::env::var(RECORDED_IN).ok(),
     };
     let (news, to_tell) = mpsc::channel();
     let telling = std::thread::Builder::new().name("news".to_owned()).spawn(move || tell_all(&to_tell))?;
     let mut orders = read_orders()?;
     let mut nodes = Vec::with_capacity(plan.names.len());
-    let (mut starts, _) = NodeStart::all(&plan, &pki, arguments.first)?;
+    let (mut starts, serials) = NodeStart::all(&plan, &pki, arguments.first)?;
+    record(&plan, &starts, &serials).await?;
     let mut lag = tokio::time::interval(LAG_EVERY);
     let (mut latest, mut told_at) = (0, Instant::now());
     let started = Instant::now();

@@ -23,7 +23,8 @@ use crate::error::GatewayError;
 #[must_use = "nothing runs before `start`"]
 pub struct GatewayBuilder {
     config: Config,
-    database: Option<String>,
+    /// Or what is wrong with it, without the URL: a password may stand in it.
+    database: Option<Result<DatabaseUrl, String>>,
     embedded: Embedded,
 }
 
@@ -55,7 +56,7 @@ impl GatewayBuilder {
     /// PostgreSQL is the one store that a gateway's writer speaks with. Its model in memory is the simulator's, which
     /// runs the same machines without threads (`gateway-sim`).
     pub fn database(mut self, url: impl Into<String>) -> Self {
-        self.database = Some(url.into());
+        self.database = Some(DatabaseUrl::new(&url.into()));
         self
     }
 
@@ -81,10 +82,10 @@ impl GatewayBuilder {
     ///
     /// # Errors
     /// What is wrong with the configuration, the placement, the machine or a file, or that another process acts as
-    /// this gateway; nothing is left running.
+    /// this gateway; what had been started by then is asked to end, and does within seconds.
     pub fn start(mut self) -> Result<RunningGateway, GatewayError> {
-        if let Some(url) = &self.database {
-            let url = DatabaseUrl::new(url).map_err(|sentence| ConfigError {
+        if let Some(url) = self.database.take() {
+            let url = url.map_err(|sentence| ConfigError {
                 file: None,
                 problems: vec![Lines::default().problem("database.url", sentence)],
             })?;

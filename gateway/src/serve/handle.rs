@@ -106,7 +106,8 @@ impl GatewayHandle {
     /// `RunningGateway::drain_and_stop`.
     ///
     /// # Errors
-    /// `NoLease`, `Stopping`, `Busy` or `Stopped`: then nobody was told anything.
+    /// `Busy` or `Stopped`: then nobody was told anything. During the drain before a stop it changes nothing, and
+    /// says so by `is_new`.
     pub async fn drain(&self, within: Duration) -> Result<Drained, AskError> {
         match self.ask(DeskAsk::Drain(DrainPlan { within, grace: Duration::ZERO })).await? {
             DeskAnswer::Draining { sessions, is_new } => Ok(Drained { sessions, is_new }),
@@ -117,7 +118,7 @@ impl GatewayHandle {
     /// Takes new sessions again; whether it drained. As `POST /v1/undrain`.
     ///
     /// # Errors
-    /// `Stopping`: the drain before a stop is not taken back. `NoLease`, `Busy` or `Stopped`.
+    /// `Stopping`: the drain before a stop is not taken back. `Busy` or `Stopped`.
     pub async fn undrain(&self) -> Result<bool, AskError> {
         match self.ask(DeskAsk::Undrain).await? {
             DeskAnswer::Undrained { was_draining } => Ok(was_draining),
@@ -132,7 +133,9 @@ impl GatewayHandle {
     }
 
     /// Opens a session of a node that lives in this process, without a socket. The first frame to send is its Hello;
-    /// `sink` is given the gateway's frames on a shard's thread, and, once, how the session ended.
+    /// `sink` is given the gateway's frames on a shard's thread, and, once, how the session ended: there, or on the
+    /// thread of anyone who opens a session as the gateway stops, even before `open` returns. So hold no lock over
+    /// `open` that the sink's end takes.
     ///
     /// Admission, the revoked set, the bounds and time-outs of `[admission]` and `[sessions]`, the Hello's
     /// transaction with the certificate's row, fencing and drains are those of a session over a socket, and so are

@@ -3,6 +3,8 @@
 //! 1. A gateway that is dropped is not stopped: who owns it stops it, and joins it.
 //! 2. The lock is held, and the TLS files are watched, as long as it is there.
 //! 3. After a crash nothing of it runs, and its lease is as it was.
+//! 4. The runtime of shards leaves one file of each open when it ends (glommio 0.9): a process that starts and stops
+//!    thousands of gateways needs as many.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,6 +25,9 @@ use super::supervision::{Event, Meaning, Supervision};
 use super::tls_watch::LookAsked;
 use crate::error::GatewayError;
 use crate::lock_file::LockFile;
+
+/// Between two looks at the time, whatever time there is.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// A gateway whose threads run.
 #[derive(Debug)]
@@ -93,13 +98,16 @@ impl RunningGateway {
 
     /// Waits until the lease is held, so that sessions may be opened; at most `timeout`.
     pub fn wait_until_serving(&mut self, timeout: Duration) -> Result<(), GatewayError> {
-        let deadline = Instant::now() + timeout;
+        let began = Instant::now();
         while self.readings.phase() != Phase::Serving {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(began.elapsed()).min(LONGEST_WAIT);
             match self.events.recv_timeout(left) {
                 Ok(event) => {
-                    self.take(event)?;
+                    if self.take(event)? {
+                        return Err(GatewayError::ThreadEnded("it was stopped before it served".to_owned()));
+                    }
                 }
+                Err(RecvTimeoutError::Timeout) if began.elapsed() < timeout => {}
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(GatewayError::Database(format!("no lease within {timeout:?}")));
                 }
@@ -140,14 +148,18 @@ impl RunningGateway {
         self.join()
     }
 
-    /// Waits for the end. An error where a thread has failed, or has ended without a stop.
+    /// Waits for the end. An error where a thread has failed, or has ended without a stop: then the others are stopped,
+    /// and have ended too. The lock is free when this returns, not before.
     pub fn join(mut self) -> Result<(), GatewayError> {
-        loop {
+        let mut fault = None;
+        while self.supervision.somebody_runs() {
             let event = self.events.recv().expect("this gateway holds a sender");
-            if self.take(event)? {
-                return Ok(());
+            if let Err(error) = self.take(event) {
+                self.stop();
+                fault.get_or_insert(error);
             }
         }
+        fault.map_or(Ok(()), Err)
     }
 
     /// Looks at the TLS files now, without waiting for it.
@@ -182,6 +194,9 @@ impl RunningGateway {
         // for leads to no stop.
         if self.stopper.0.drain_was_asked() {
             self.supervision.handle_drain_asked();
+        }
+        if self.stopper.0.stop_was_asked() {
+            self.supervision.handle_stop_asked();
         }
         match event {
             Event::Phase(Phase::Stopping) => self.supervision.handle_stop_asked(),

@@ -4,7 +4,7 @@
 //! lock, then listeners, then threads; the writer before the shards, since they end when it does.
 //!
 //! 1. `Gateway::start` returns a gateway whose threads run and whose listeners are bound, or an
-//!    error and nothing left behind.
+//!    error, and whatever had been started by then is asked to end.
 //! 2. The lock is held until every thread has ended.
 
 use std::net::SocketAddr;

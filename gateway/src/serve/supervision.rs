@@ -145,6 +145,11 @@ impl Supervision {
         self.stop_asked
     }
 
+    /// Whether a thread still runs.
+    pub(super) fn somebody_runs(&self) -> bool {
+        !self.running.is_empty()
+    }
+
     /// Whether only the control thread still runs.
     pub(super) fn only_runs(&self, thread: &str) -> bool {
         self.running.iter().all(|running| running == thread)

@@ -112,7 +112,14 @@ impl LocalConnection {
                 Poll::Pending
             }
             // The last frames, and the end; a sink that is gone has no use for them.
-            Stage::Leaving => self.link.poll_sent(context).map(drop),
+            Stage::Leaving => match panics::contain(|| self.link.poll_sent(context).map(drop)) {
+                Ok(outcome) => outcome,
+                // It took frames before; it is told that it was lost, if that works.
+                Err(panic) => {
+                    panic.report(&self.shard, "a sink");
+                    Poll::Ready(())
+                }
+            },
         }
     }
 

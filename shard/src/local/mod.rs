@@ -7,7 +7,8 @@
 //!
 //! 1. The shard waits for nobody: what a node sends waits in a bounded pipe, what a sink does not take waits in the
 //!    session's outbox, where a slow node is cut as every other.
-//! 2. A sink is called on the shard's thread alone, and ended exactly once: with a status, or with none where the
+//! 2. Frames are given on the shard's thread alone. A sink is ended exactly once, there or, as the gateway stops, on the
+//!    thread of whoever opens a session: with a status, or with none where the
 //!    connection was lost.
 //! 3. A frame is one message of the protocol as it would be in gRPC, without a prefix.
 

@@ -180,6 +180,7 @@ impl Drop for VisitorsInbox {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Ordering::SeqCst);
         self.0.turn_away();
+        self.0.inbox.forget_waker();
     }
 }
 

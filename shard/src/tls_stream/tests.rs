@@ -338,3 +338,19 @@ fn an_end_is_told_apart_from_a_cut() {
     assert!(matches!(read, Poll::Ready(Ok(()))) && buffer.filled() == b"half a wo");
     assert_eq!(read_all(&mut stream).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
 }
+
+#[test]
+fn records_of_one_byte_cost_what_they_take_and_whole_ones_their_data() {
+    let (mut stream, mut client) = pair();
+    let _ = stream.take_cost();
+    client.write(&pattern(100_000));
+    assert!(read_all(&mut stream).unwrap() == pattern(100_000));
+    let whole = stream.take_cost();
+    assert!(whole < 1_000, "{whole}");
+    for byte in pattern(500) {
+        client.write(&[byte]);
+    }
+    assert!(read_all(&mut stream).unwrap() == pattern(500));
+    let tiny = stream.take_cost();
+    assert!(tiny > 500 * 20, "{tiny}");
+}

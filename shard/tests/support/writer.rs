@@ -75,9 +75,14 @@ impl Writer {
 
     /// Passes over all but the end of a session.
     pub async fn closed(&mut self) -> SessionKey {
+        self.closed_because().await.0
+    }
+
+    /// The same, with the reason that it was given.
+    pub async fn closed_because(&mut self) -> (SessionKey, &'static str) {
         loop {
-            if let ToWriter::Closed { key, .. } = self.next().await {
-                return key;
+            if let ToWriter::Closed { key, reason, .. } = self.next().await {
+                return (key, reason);
             }
         }
     }

@@ -254,12 +254,13 @@ impl<N: NodeLogic> Rehearsal<N> {
     /// The stream of a node is lost on both sides, if it has one.
     pub fn cut(&mut self, node: usize) {
         let Some(link) = self.seats[node].link else { return };
+        // First on its way: what the session says of its end comes too late for a stream that is lost.
+        self.down(link, StreamEnd { reason: None });
         if let Some(Link { life, key, .. }) = self.links.get(&link).copied()
             && life == self.life
         {
             self.with_session(key, |session, now| session.handle_close(CloseReason::PeerGone, now));
         }
-        self.down(link, StreamEnd { reason: None });
     }
 
     /// Lets so much time pass.

@@ -50,8 +50,8 @@ pub(super) async fn run(arguments: &TopArgs) -> Result<ExitCode, GatewayError> {
     let mut before = look(&gateway).await?;
     let mut before_at = Instant::now();
     let wants_screen = !arguments.once && !arguments.ask.json;
-    let screen = if wants_screen { Screen::enter()? } else { None };
     let mut stop = Stop::new()?;
+    let screen = if wants_screen { Screen::enter()? } else { None };
     let mut pace = tokio::time::interval(arguments.interval);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     pace.tick().await;
@@ -123,19 +123,28 @@ fn tell(screen: Option<&Screen>, error: &GatewayError) -> Result<Reader, Gateway
 struct Stop {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    quit: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
 }
 
 impl Stop {
     fn new() -> Result<Self, GatewayError> {
         let failed = |error: io::Error| GatewayError::Machine(format!("signals can't be heard: {error}"));
         let hear = |kind| signal(kind).map_err(failed);
-        Ok(Self { interrupt: hear(SignalKind::interrupt())?, terminate: hear(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: hear(SignalKind::interrupt())?,
+            terminate: hear(SignalKind::terminate())?,
+            quit: hear(SignalKind::quit())?,
+            hangup: hear(SignalKind::hangup())?,
+        })
     }
 
     async fn asked(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = self.quit.recv() => {}
+            _ = self.hangup.recv() => {}
         }
     }
 }

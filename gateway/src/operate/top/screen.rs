@@ -2,7 +2,7 @@
 //!
 //! 1. What a gateway says is made harmless before a terminal gets it.
 //! 2. A frame is drawn over the one before, cut to the terminal's size: nothing scrolls, nothing flickers.
-//! 3. A terminal is left as it was found, on every way out.
+//! 3. A terminal is left as it was found, on every way out that a process hears of (Ctrl-Z and SIGKILL are none).
 
 use std::io::{self, IsTerminal as _};
 
