@@ -34,7 +34,7 @@ use crate::tls_stream::TlsStream;
 pub(crate) type Http2 = h2::server::Connection<Paced<TlsStream<Tcp>>, Bytes>;
 
 /// How often a turn goes on because something rang.
-pub(crate) const ROUNDS_PER_TURN: usize = 4;
+const ROUNDS_PER_TURN: usize = 4;
 /// Requests taken before the streams have their turn.
 const REQUESTS_PER_ROUND: usize = 8;
 /// What a peer may take to let a leaving connection end well.
@@ -84,6 +84,35 @@ enum Renounced {
 pub(crate) trait Turns {
     /// One turn. `Ready` when the connection is over.
     fn poll(&mut self, task: &Waker) -> Poll<()>;
+
+    fn bell(&self) -> &Bell;
+
+    /// Does what there is to do. `Ready` when the connection is over.
+    fn round(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<()>;
+
+    /// Goes on as long as something rings, and the turn's share lasts.
+    fn rounds(&mut self, context: &mut Context<'_>, now: Moment) -> Rounds {
+        for _ in 0..ROUNDS_PER_TURN {
+            if self.round(context, now).is_ready() {
+                return Rounds::Over;
+            }
+            if !self.bell().take_rung() || self.bell().is_over_budget() {
+                return Rounds::Rest;
+            }
+        }
+        Rounds::More
+    }
+}
+
+/// What a turn's rounds have come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rounds {
+    /// The connection is over.
+    Over,
+    /// Nothing rang since, or the turn's share is used up.
+    Rest,
+    /// Something rang again and again.
+    More,
 }
 
 pub(crate) struct Connection {
@@ -146,17 +175,12 @@ impl Connection {
         }
         let waker = self.waker.clone();
         let context = &mut Context::from_waker(&waker);
-        for _ in 0..ROUNDS_PER_TURN {
-            if self.poll_http2(context, now).is_ready() {
-                return Poll::Ready(());
-            }
-            self.poll_streams(context, now);
-            if !self.bell.take_rung() || self.bell.is_over_budget() {
-                return self.rest(now);
-            }
+        match self.rounds(context, now) {
+            Rounds::Over => return Poll::Ready(()),
+            Rounds::Rest => {}
+            // Others have their turn; then this one goes on.
+            Rounds::More => self.bell.ring(),
         }
-        // Others have their turn; then this one goes on.
-        self.bell.ring();
         self.rest(now)
     }
 
@@ -275,6 +299,18 @@ impl Connection {
 }
 
 impl Turns for Connection {
+    fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    fn round(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<()> {
+        if self.poll_http2(context, now).is_ready() {
+            return Poll::Ready(());
+        }
+        self.poll_streams(context, now);
+        Poll::Pending
+    }
+
     fn poll(&mut self, task: &Waker) -> Poll<()> {
         self.bell.begin_turn(task);
         let outcome = self.turn();

@@ -33,7 +33,7 @@ pub(crate) use head::HeadReader;
 use head::{Refused, Request};
 
 use crate::bell::{Bell, Wish};
-use crate::connection::{LEAVE_TIMEOUT, ROUNDS_PER_TURN, Turns};
+use crate::connection::{LEAVE_TIMEOUT, Rounds, Turns};
 use crate::executor::Tcp;
 use crate::flood::{Bucket, Flood};
 use crate::panics;
@@ -118,41 +118,14 @@ impl Http1 {
         }
         let waker = self.waker.clone();
         let context = &mut Context::from_waker(&waker);
-        for _ in 0..ROUNDS_PER_TURN {
-            if self.step(context, now).is_ready() {
-                return Poll::Ready(());
-            }
-            if !self.bell.take_rung() || self.bell.is_over_budget() {
-                return self.rest(now);
-            }
+        match self.rounds(context, now) {
+            Rounds::Over => return Poll::Ready(()),
+            Rounds::Rest => {}
+            // Others have their turn, and so have the shard's sockets: a peer that sends small frames without end stays
+            // below what a turn may read.
+            Rounds::More => self.bell.mark_over_budget(),
         }
-        // Others have their turn, and so have the shard's sockets: a peer that sends small frames without end stays
-        // below what a turn may read.
-        self.bell.mark_over_budget();
         self.rest(now)
-    }
-
-    /// Does what the stage asks for. `Ready` when the connection is over.
-    fn step(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<()> {
-        match &mut self.stage {
-            Stage::Head { .. } => self.poll_head(context, now),
-            Stage::Call { stream, .. } => {
-                match panics::contain(|| stream.poll(context, now)) {
-                    Ok(Poll::Pending) => {}
-                    Ok(Poll::Ready(afterwards)) => self.end_call(afterwards, now),
-                    Err(panic) => {
-                        let reason = panic.report(&self.shard, "serving a stream");
-                        let ended = self.leave_call(now);
-                        // What is left of it may panic again, in which case its peer sees the connection end.
-                        let _ = panics::contain(move || ended.map(|stream| stream.fail(reason)));
-                    }
-                }
-                // A pong, or an end; if the peer is gone, the call finds it out.
-                let _ = self.link.poll_sent(context);
-                Poll::Pending
-            }
-            Stage::Leaving { .. } => self.poll_leaving(context),
-        }
     }
 
     fn poll_head(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<()> {
@@ -349,6 +322,33 @@ impl Http1 {
 }
 
 impl Turns for Http1 {
+    fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Does what the stage asks for.
+    fn round(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<()> {
+        match &mut self.stage {
+            Stage::Head { .. } => self.poll_head(context, now),
+            Stage::Call { stream, .. } => {
+                match panics::contain(|| stream.poll(context, now)) {
+                    Ok(Poll::Pending) => {}
+                    Ok(Poll::Ready(afterwards)) => self.end_call(afterwards, now),
+                    Err(panic) => {
+                        let reason = panic.report(&self.shard, "serving a stream");
+                        let ended = self.leave_call(now);
+                        // What is left of it may panic again, in which case its peer sees the connection end.
+                        let _ = panics::contain(move || ended.map(|stream| stream.fail(reason)));
+                    }
+                }
+                // A pong, or an end; if the peer is gone, the call finds it out.
+                let _ = self.link.poll_sent(context);
+                Poll::Pending
+            }
+            Stage::Leaving { .. } => self.poll_leaving(context),
+        }
+    }
+
     fn poll(&mut self, task: &Waker) -> Poll<()> {
         self.bell.begin_turn(task);
         let outcome = self.turn();

@@ -18,7 +18,7 @@ use gateway_proto::path;
 use super::visitors::Visit;
 use super::{LocalLink, LocalPeer};
 use crate::bell::{Bell, Wish};
-use crate::connection::{LEAVE_TIMEOUT, ROUNDS_PER_TURN, Turns};
+use crate::connection::{LEAVE_TIMEOUT, Rounds, Turns};
 use crate::panics;
 use crate::place::Place;
 use crate::refusals::Shown;
@@ -78,49 +78,13 @@ impl LocalConnection {
         }
         let waker = self.waker.clone();
         let context = &mut Context::from_waker(&waker);
-        for _ in 0..ROUNDS_PER_TURN {
-            if self.step(context, now).is_ready() {
-                return Poll::Ready(());
-            }
-            if !self.bell.take_rung() || self.bell.is_over_budget() {
-                return self.rest(now);
-            }
+        match self.rounds(context, now) {
+            Rounds::Over => return Poll::Ready(()),
+            Rounds::Rest => {}
+            // Others have their turn, and so have the shard's sockets.
+            Rounds::More => self.bell.mark_over_budget(),
         }
-        // Others have their turn, and so have the shard's sockets.
-        self.bell.mark_over_budget();
         self.rest(now)
-    }
-
-    /// Does what the stage asks for. `Ready` when the connection is over.
-    fn step(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<()> {
-        match &mut self.stage {
-            Stage::Opening => {
-                self.open(now);
-                Poll::Pending
-            }
-            Stage::Call(stream) => {
-                match panics::contain(|| stream.poll(context, now)) {
-                    Ok(Poll::Pending) => {}
-                    Ok(Poll::Ready(_)) => panics::discard(self.leave(now)),
-                    Err(panic) => {
-                        let reason = panic.report(&self.shard, "serving a stream");
-                        let broken = self.leave(now);
-                        // What is left of it may panic again, in which case its sink is told that it was lost.
-                        let _ = panics::contain(move || broken.map(|stream| stream.fail(reason)));
-                    }
-                }
-                Poll::Pending
-            }
-            // The last frames, and the end; a sink that is gone has no use for them.
-            Stage::Leaving => match panics::contain(|| self.link.poll_sent(context).map(drop)) {
-                Ok(outcome) => outcome,
-                // It took frames before; it is told that it was lost, if that works.
-                Err(panic) => {
-                    panic.report(&self.shard, "a sink");
-                    Poll::Ready(())
-                }
-            },
-        }
     }
 
     fn open(&mut self, now: Moment) {
@@ -172,6 +136,42 @@ impl LocalConnection {
 }
 
 impl Turns for LocalConnection {
+    fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Does what the stage asks for.
+    fn round(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<()> {
+        match &mut self.stage {
+            Stage::Opening => {
+                self.open(now);
+                Poll::Pending
+            }
+            Stage::Call(stream) => {
+                match panics::contain(|| stream.poll(context, now)) {
+                    Ok(Poll::Pending) => {}
+                    Ok(Poll::Ready(_)) => panics::discard(self.leave(now)),
+                    Err(panic) => {
+                        let reason = panic.report(&self.shard, "serving a stream");
+                        let broken = self.leave(now);
+                        // What is left of it may panic again, in which case its sink is told that it was lost.
+                        let _ = panics::contain(move || broken.map(|stream| stream.fail(reason)));
+                    }
+                }
+                Poll::Pending
+            }
+            // The last frames, and the end; a sink that is gone has no use for them.
+            Stage::Leaving => match panics::contain(|| self.link.poll_sent(context).map(drop)) {
+                Ok(outcome) => outcome,
+                // It took frames before; it is told that it was lost, if that works.
+                Err(panic) => {
+                    panic.report(&self.shard, "a sink");
+                    Poll::Ready(())
+                }
+            },
+        }
+    }
+
     fn poll(&mut self, task: &Waker) -> Poll<()> {
         self.bell.begin_turn(task);
         let outcome = self.turn();
