@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use gateway_core::splitmix::part_of;
 use gateway_core::time::Moment;
 use http::StatusCode;
 use tokio::io::ReadBuf;
@@ -205,8 +206,7 @@ impl Http1 {
 
     /// Refuses for a bound that no measure tells the end of, with a delay that spreads a herd.
     fn refuse_for_now(&mut self, sentence: &'static str, now: Moment) {
-        let jitter = RETRY_REFUSED.mul_f64((self.shard.random() >> 32) as f64 / f64::from(u32::MAX));
-        let pushback = Some(RETRY_REFUSED + jitter);
+        let pushback = Some(RETRY_REFUSED + part_of(RETRY_REFUSED, self.shard.random()));
         self.refuse(
             &Refused { status: StatusCode::TOO_MANY_REQUESTS, header: None, pushback, sentence },
             now,
