@@ -6,10 +6,14 @@
 //! 2. What the caller has taken is given back to the node's stream, in pieces of some size.
 //! 3. The last frame of the output is `TunnelClosed`. A tunnel that the node has ended gives all that the node
 //!    said before; one that is cut gives nothing more.
+//! 4. The place of a tunnel is given back with its output; `Taken` tells whether that is still being taken.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
@@ -22,7 +26,7 @@ use gateway_proto::framing::Deframer;
 use hyper::body::Frame;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Ask, FromNode, broken, wire};
+use super::{Ask, FromNode, Place, broken, wire};
 
 /// The messages of a caller's body.
 pub(crate) struct Messages {
@@ -147,10 +151,10 @@ impl CallerInput {
 
 /// What a caller gets, as the body of its answer.
 pub(crate) struct CallerOutput {
-    id: TunnelId,
+    _place: Place,
+    taken: Arc<AtomicU64>,
     stream: TunnelKey,
     courier: mpsc::UnboundedSender<ToShard>,
-    asks: mpsc::UnboundedSender<Ask>,
     frames: mpsc::UnboundedReceiver<FromNode>,
     cut: Option<oneshot::Receiver<TunnelClose>>,
     ungranted: usize,
@@ -160,16 +164,30 @@ pub(crate) struct CallerOutput {
 
 impl CallerOutput {
     pub(super) fn new(
-        id: TunnelId,
+        place: Place,
         stream: TunnelKey,
         courier: mpsc::UnboundedSender<ToShard>,
-        asks: mpsc::UnboundedSender<Ask>,
         frames: mpsc::UnboundedReceiver<FromNode>,
         cut: oneshot::Receiver<TunnelClose>,
         window_bytes: usize,
     ) -> Self {
         let grant_at = window_bytes / 4;
-        Self { id, stream, courier, asks, frames, cut: Some(cut), ungranted: 0, grant_at, is_over: false }
+        Self {
+            _place: place,
+            taken: Arc::default(),
+            stream,
+            courier,
+            frames,
+            cut: Some(cut),
+            ungranted: 0,
+            grant_at,
+            is_over: false,
+        }
+    }
+
+    /// What tells whether it is being taken.
+    pub(crate) fn taken(&self) -> Taken {
+        Taken(Arc::downgrade(&self.taken))
     }
 
     fn grant(&mut self) {
@@ -227,14 +245,26 @@ impl HttpBody for CallerOutput {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.taken.fetch_add(1, Relaxed);
         self.poll_bytes(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 }
 
-impl Drop for CallerOutput {
-    fn drop(&mut self) {
-        if !self.is_over {
-            let _ = self.asks.send(Ask::Ended(self.id, TunnelClose::CallerGone));
+/// How much of an output was asked for, as long as it is there.
+pub(crate) struct Taken(Weak<AtomicU64>);
+
+impl Taken {
+    /// Resolves when nothing was for so long, or the output is gone.
+    pub(crate) async fn none_for(self, time: Duration) {
+        let so_far = || self.0.upgrade().map(|taken| taken.load(Relaxed));
+        let mut before = so_far();
+        while before.is_some() {
+            tokio::time::sleep(time).await;
+            let now = so_far();
+            if now == before {
+                return;
+            }
+            before = now;
         }
     }
 }

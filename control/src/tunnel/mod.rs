@@ -6,7 +6,8 @@
 //!
 //! 1. The room looks into no frame but for its kind, and holds none: a frame goes on at once, and the windows
 //!    of its tunnel bound what is on its way.
-//! 2. What is over is forgotten at once, with all that it held here.
+//! 2. What is over is forgotten at once, with all that it held here; what still waits for a caller is the caller's, who has
+//!    a `Place` as long.
 //! 3. No session and no command depends on this room.
 //! 4. No line of the log holds what a tunnel carries, nor a ticket.
 
@@ -66,6 +67,8 @@ pub struct TunnelConfig {
     pub keys_max_age: Duration,
     /// How long a service may take.
     pub service_timeout: Duration,
+    /// How long a caller may take to take something of a tunnel that is over, before the rest is let go of.
+    pub taken_within: Duration,
     pub status: Arc<TunnelStatus>,
 }
 
@@ -81,6 +84,8 @@ pub struct TunnelDoor {
     tickets: Option<Arc<Tickets>>,
     asks: mpsc::UnboundedSender<Ask>,
     window_bytes: usize,
+    /// How long a caller may take to take something of a tunnel that is over.
+    taken_within: Duration,
 }
 
 impl std::fmt::Debug for TunnelDoor {
@@ -93,6 +98,7 @@ impl std::fmt::Debug for TunnelDoor {
 enum Ask {
     Open(Box<Opening>),
     HalfClosed(TunnelId),
+    Left(TunnelId),
     Ended(TunnelId, TunnelClose),
     Close(CloseWish, oneshot::Sender<usize>),
 }
@@ -111,8 +117,22 @@ pub(crate) enum CloseWish {
     OfNode(NodeId, TunnelClose),
 }
 
+/// A caller's place among those that have a tunnel, or have not yet taken what is left of one.
+struct Place {
+    id: TunnelId,
+    asks: mpsc::UnboundedSender<Ask>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The room is gone only with its thread; the same below.
+        let _ = self.asks.send(Ask::Left(self.id));
+    }
+}
+
 /// What a caller has of a tunnel that was joined.
 struct Joined {
+    place: Place,
     stream: TunnelKey,
     courier: mpsc::UnboundedSender<ToShard>,
     frames: mpsc::UnboundedReceiver<FromNode>,
@@ -149,7 +169,6 @@ struct Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.is_kept {
-            // The room is gone only with its thread; the same below.
             let _ = self.asks.send(Ask::Ended(self.id, TunnelClose::CallerGone));
         }
     }
@@ -170,12 +189,16 @@ impl TunnelDoor {
         self.asks.send(Ask::Open(opening)).map_err(|_| TunnelClose::Stopping)?;
         let joined = answered.await.map_err(|_| TunnelClose::Stopping)??;
         hold.is_kept = true;
-        let Joined { stream, courier, frames, cut, grants } = joined;
+        let Joined { place, stream, courier, frames, cut, grants } = joined;
         let input =
             CallerInput::new(id, stream, courier.clone(), self.asks.clone(), grants, self.window_bytes);
-        let output =
-            CallerOutput::new(id, stream, courier, self.asks.clone(), frames, cut, self.window_bytes);
+        let output = CallerOutput::new(place, stream, courier, frames, cut, self.window_bytes);
         Ok((id, input, output))
+    }
+
+    /// How long a caller may take to take something of a tunnel that is over.
+    pub(crate) const fn taken_within(&self) -> Duration {
+        self.taken_within
     }
 
     /// Closes tunnels; gives how many there were.
@@ -207,6 +230,7 @@ struct Hands {
     tunnels: Tunnels,
     used: UsedTickets,
     live: HashMap<TunnelId, Live>,
+    asks: mpsc::UnboundedSender<Ask>,
     couriers: Vec<mpsc::UnboundedSender<ToShard>>,
     verdict: mpsc::UnboundedSender<(TunnelId, IamVerdict)>,
     iam: Option<Arc<dyn TunnelIam>>,
@@ -237,6 +261,7 @@ impl Room {
             tunnels,
             used: UsedTickets::new(config.limits.used_tickets),
             live: HashMap::new(),
+            asks: asks.clone(),
             couriers: couriers.collect(),
             verdict,
             iam: config.iam,
@@ -246,7 +271,8 @@ impl Room {
             started: config.started,
             status: config.status,
         };
-        let door = TunnelDoor { tickets, asks, window_bytes: config.limits.window_bytes };
+        let (window_bytes, taken_within) = (config.limits.window_bytes, config.taken_within);
+        let door = TunnelDoor { tickets, asks, window_bytes, taken_within };
         (door, Self { inbox: config.inbox, asks: asked, verdicts, hands })
     }
 
@@ -334,6 +360,10 @@ impl Hands {
         match ask {
             Ask::Open(opening) => self.open(*opening),
             Ask::HalfClosed(id) => self.tunnels.handle_caller_half_closed(id),
+            Ask::Left(id) => {
+                self.live.remove(&id);
+                self.tunnels.handle_caller_left(id);
+            }
             Ask::Ended(id, close) => {
                 self.live.remove(&id);
                 self.tunnels.handle_caller_ended(id, close);
@@ -403,7 +433,7 @@ impl Hands {
                 TunnelAction::Over { close, was_joined } => self.status.note_over(&close, was_joined),
             }
         }
-        self.status.set_load(self.tunnels.load(), self.used.len());
+        self.status.set_load(self.tunnels.load(), self.tunnels.leaving(), self.used.len());
     }
 
     fn tell(&self, shard: ShardId, word: FromTunnels) {
@@ -417,12 +447,14 @@ impl Hands {
         self.tell(stream.shard, FromTunnels::Admit { stream });
         self.status.note_joined();
         let courier = self.couriers.get(usize::from(stream.shard.0)).cloned();
+        // Given back with whoever has it, and at once where nobody takes it.
+        let place = Place { id, asks: self.asks.clone() };
         if let Some(live) = self.live.get_mut(&id)
             && let (Some(opening), Some((frames, cut, grants)), Some(courier)) =
                 (live.opening.take(), live.receivers.take(), courier)
         {
             // A caller that has just gone is heard of by itself.
-            let _ = opening.send(Ok(Joined { stream, courier, frames, cut, grants }));
+            let _ = opening.send(Ok(Joined { place, stream, courier, frames, cut, grants }));
         }
     }
 

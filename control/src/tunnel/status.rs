@@ -19,6 +19,8 @@ pub struct TunnelStatus {
     open: AtomicU64,
     /// Of those, the ones whose node has joined.
     joined: AtomicU64,
+    /// Over, and not let go of by their callers.
+    leaving: AtomicU64,
     used_tickets: AtomicU64,
     joins: AtomicU64,
     /// Ends of tunnels that were joined, and of opens that were not, by reason.
@@ -27,7 +29,8 @@ pub struct TunnelStatus {
 }
 
 impl TunnelStatus {
-    pub(super) fn set_load(&self, (open, joined): (usize, usize), used_tickets: usize) {
+    pub(super) fn set_load(&self, (open, joined): (usize, usize), leaving: usize, used_tickets: usize) {
+        self.leaving.store(leaving as u64, Relaxed);
         self.open.store(open as u64, Relaxed);
         self.joined.store(joined as u64, Relaxed);
         self.used_tickets.store(used_tickets as u64, Relaxed);
@@ -56,6 +59,11 @@ impl TunnelStatus {
         vec![
             Family::gauge("tunnels", "Tunnels, from the open on", self.open.load(Relaxed)),
             Family::gauge("tunnels_joined", "Tunnels whose node has joined", self.joined.load(Relaxed)),
+            Family::gauge(
+                "tunnels_leaving",
+                "Tunnels that are over and have a place until their caller has taken the rest",
+                self.leaving.load(Relaxed),
+            ),
             Family::gauge(
                 "tunnel_tickets_remembered",
                 "Used tickets that have not expired",

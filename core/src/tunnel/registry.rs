@@ -3,7 +3,8 @@
 //! A machine: what callers, shards, the IAM service and time bring in; what is to be told to whom out. It
 //! carries no data: frames go past it, between the two ends that it has joined.
 //!
-//! 1. At most `most` tunnels are there, and at most `per_node` of one node, from the open to the end.
+//! 1. At most `most` tunnels are there, and at most `per_node` of one node, from the open to the end; one that was joined
+//!    counts until its caller has let go of it, since so long what waits for the caller is kept.
 //! 2. A tunnel that is not joined within `open_timeout` of its opening is over.
 //! 3. A joined tunnel is over `max_life` after its opening, and `iam_patience` after the moment at which its
 //!    caller should have been allowed again and was not.
@@ -122,6 +123,9 @@ pub struct Tunnels {
     shards: Vec<ShardId>,
     by_id: BTreeMap<TunnelId, Tunnel>,
     per_node: BTreeMap<NodeId, usize>,
+    joined: usize,
+    /// Over, and forgotten but for the place.
+    leaving: BTreeMap<TunnelId, NodeId>,
     deadlines: BTreeSet<(Moment, TunnelId)>,
     asked: usize,
     to_ask: VecDeque<TunnelId>,
@@ -136,6 +140,8 @@ impl Tunnels {
             shards,
             by_id: BTreeMap::new(),
             per_node: BTreeMap::new(),
+            joined: 0,
+            leaving: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             asked: 0,
             to_ask: VecDeque::new(),
@@ -150,7 +156,7 @@ impl Tunnels {
         if self.limits.most == 0 {
             return Err(TunnelClose::NotOffered);
         }
-        if self.by_id.len() >= self.limits.most {
+        if self.by_id.len() + self.leaving.len() >= self.limits.most {
             return Err(TunnelClose::Full(TunnelBound::Gateway));
         }
         if self.per_node.get(node).is_some_and(|open| *open >= self.limits.per_node) {
@@ -261,6 +267,14 @@ impl Tunnels {
         self.end(id, close, false);
     }
 
+    /// The caller of a tunnel that was joined has let go of all of it.
+    pub fn handle_caller_left(&mut self, id: TunnelId) {
+        self.end(id, TunnelClose::CallerGone, false);
+        if let Some(node) = self.leaving.remove(&id) {
+            self.release(&node);
+        }
+    }
+
     /// A session that was offered a tunnel is over.
     pub fn handle_session_ended(&mut self, session: SessionKey) {
         self.end_where(|tunnel| tunnel.session == Some(session), &TunnelClose::SessionEnded);
@@ -336,8 +350,12 @@ impl Tunnels {
 
     /// How many tunnels there are, and how many of them are joined.
     pub fn load(&self) -> (usize, usize) {
-        let joined = self.by_id.values().filter(|tunnel| tunnel.phase.is_joined()).count();
-        (self.by_id.len(), joined)
+        (self.by_id.len(), self.joined)
+    }
+
+    /// How many are over whose caller has not let go.
+    pub fn leaving(&self) -> usize {
+        self.leaving.len()
     }
 
     /// Where a tunnel is in its life.
@@ -352,6 +370,7 @@ impl Tunnels {
         match tunnel.phase.on(event) {
             Step::To(phase) => {
                 let before = (tunnel.deadline(), id);
+                self.joined += usize::from(phase.is_joined() && !tunnel.phase.is_joined());
                 tunnel.phase = phase;
                 let after = (tunnel.deadline(), id);
                 self.deadlines.remove(&before);
@@ -395,11 +414,12 @@ impl Tunnels {
     fn end(&mut self, id: TunnelId, close: TunnelClose, tells_caller: bool) {
         let Some(tunnel) = self.by_id.remove(&id) else { return };
         self.deadlines.remove(&(tunnel.deadline(), id));
-        if let Some(open) = self.per_node.get_mut(&tunnel.node) {
-            *open -= 1;
-            if *open == 0 {
-                self.per_node.remove(&tunnel.node);
-            }
+        let was_joined = tunnel.phase.is_joined();
+        if was_joined {
+            self.joined -= 1;
+            self.leaving.insert(id, tunnel.node);
+        } else {
+            self.release(&tunnel.node);
         }
         if let Some(stream) = tunnel.stream {
             self.actions.push_back(TunnelAction::CloseStream { stream, close: close.clone() });
@@ -407,7 +427,16 @@ impl Tunnels {
         if tells_caller {
             self.actions.push_back(TunnelAction::CloseCaller { id, close: close.clone() });
         }
-        self.actions.push_back(TunnelAction::Over { close, was_joined: tunnel.phase.is_joined() });
+        self.actions.push_back(TunnelAction::Over { close, was_joined });
+    }
+
+    fn release(&mut self, node: &NodeId) {
+        if let Some(open) = self.per_node.get_mut(node) {
+            *open -= 1;
+            if *open == 0 {
+                self.per_node.remove(node);
+            }
+        }
     }
 }
 

@@ -109,6 +109,7 @@ impl TunnelServices {
             audience: config.tunnels.audience.clone(),
             keys_max_age: config.tunnels.jwks_max_age.0,
             service_timeout: config.upstream.timeout.0,
+            taken_within: limits.send_timeout,
             status,
         }
     }

@@ -146,7 +146,7 @@ impl TunnelStage {
 
     /// Waits until nothing of any tunnel is left.
     pub async fn at_rest(&self) {
-        for name in ["tunnels", "tunnels_joined", "tunnel_streams"] {
+        for name in ["tunnels", "tunnels_joined", "tunnels_leaving", "tunnel_streams"] {
             asked_until(SOON, name, async || (self.number(name).await == 0.0).then_some(())).await;
         }
     }

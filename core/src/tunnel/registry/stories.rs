@@ -98,7 +98,11 @@ impl Stage {
 
     fn is_bare(&self) -> bool {
         let tunnels = &self.tunnels;
-        tunnels.by_id.is_empty() && tunnels.per_node.is_empty() && tunnels.deadlines.is_empty()
+        let places: usize = tunnels.per_node.values().sum();
+        tunnels.by_id.is_empty()
+            && places == tunnels.leaving()
+            && tunnels.deadlines.is_empty()
+            && tunnels.joined == 0
     }
 }
 
@@ -167,6 +171,15 @@ fn bounds_hold_from_the_open_to_the_end() {
     assert_eq!(refused, Err(TunnelClose::Full(TunnelBound::Gateway)));
     stage.tunnels.handle_caller_ended(id(1), TunnelClose::CallerGone);
     stage.open("n1", 4);
+    // What a caller has not taken of a tunnel that is over is still there, and so is its place.
+    stage.tunnels.handle_close(id(2), TunnelClose::asked(""));
+    assert_eq!(
+        stage.tunnels.handle_open(wish("n1", 5), stage.now),
+        Err(TunnelClose::Full(TunnelBound::Gateway))
+    );
+    stage.tunnels.handle_caller_left(id(2));
+    stage.tunnels.handle_caller_left(id(2));
+    stage.open("n1", 5);
     let mut none = Stage::new(|limits| limits.most = 0);
     assert_eq!(none.tunnels.handle_open(wish("n1", 1), none.now), Err(TunnelClose::NotOffered));
 }
@@ -372,7 +385,7 @@ fn feed(
         Input::HalfClose(at, true) => stage.tunnels.handle_node_half_closed(id(ids[usize::from(at)])),
         Input::HalfClose(at, false) => stage.tunnels.handle_caller_half_closed(id(ids[usize::from(at)])),
         Input::CallerEnded(at) => {
-            stage.tunnels.handle_caller_ended(id(ids[usize::from(at)]), TunnelClose::CallerGone);
+            stage.tunnels.handle_caller_left(id(ids[usize::from(at)]));
         }
         Input::SessionEnded(at) => {
             stage.tunnels.handle_session_ended(session(u32::from(ids[usize::from(at)] % 4)));
@@ -411,6 +424,7 @@ proptest! {
                     TunnelAction::AskIam(question) => questions.push_back(question.tunnel),
                     TunnelAction::CloseCaller { id, .. } => {
                         prop_assert!(closed_callers.insert(id), "a caller was told twice");
+                        stage.tunnels.handle_caller_left(id);
                     }
                     TunnelAction::Join { id, stream } => {
                         prop_assert!(joined.insert(stream, id).is_none(), "a stream was joined twice");
@@ -420,8 +434,10 @@ proptest! {
                 }
             }
             prop_assert!(questions.len() <= 2);
-            let (all, _) = stage.tunnels.load();
-            prop_assert!(all <= 3 && all + over == opened);
+            let (all, are_joined) = stage.tunnels.load();
+            prop_assert!(all + stage.tunnels.leaving() <= 3 && all + over == opened);
+            let phases = stage.tunnels.by_id.values().filter(|tunnel| tunnel.phase.is_joined());
+            prop_assert_eq!(are_joined, phases.count());
             prop_assert!(stage.tunnels.per_node.values().all(|open| *open <= 2));
             prop_assert_eq!(stage.tunnels.deadlines.len(), all);
         }
