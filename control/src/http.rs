@@ -1,7 +1,8 @@
 //! Health and metrics over plain HTTP on loopback, and the bounds of who may ask.
 //!
-//! 1. At most `MAX_CONNECTIONS` are served at once; more wait in the backlog.
-//! 2. A connection ends after `MAX_LIFE`, whatever the peer does, so that none is held for ever.
+//! 1. At most `MAX_CONNECTIONS` are served at once; one more ends the oldest, so that whoever may open a local socket
+//!    can't keep a balancer from its answer.
+//! 2. A connection ends after `MAX_LIFE`, whatever the peer does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +16,13 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::api::calls;
+use crate::crowd::Crowd;
 use crate::status::Status;
 
 const MAX_CONNECTIONS: usize = 64;
-const MAX_LIFE: Duration = Duration::from_secs(60);
+const MAX_LIFE: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between accepts that fail (no descriptor left), so that the thread does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -33,11 +34,10 @@ pub(crate) async fn serve(listener: TcpListener, status: Arc<dyn Status>) {
         .route("/metrics", get(scrape))
         .fallback(unknown)
         .with_state(status);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut crowd = Crowd::new(MAX_CONNECTIONS);
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(serve_connection(stream, router.clone(), place))),
+            Ok((stream, _)) => crowd.admit(serve_connection(stream, router.clone())),
             Err(error) => {
                 tracing::warn!(%error, "control: a connection can't be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -46,7 +46,7 @@ pub(crate) async fn serve(listener: TcpListener, status: Arc<dyn Status>) {
     }
 }
 
-async fn serve_connection(stream: TcpStream, router: Router, _place: OwnedSemaphorePermit) {
+async fn serve_connection(stream: TcpStream, router: Router) {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(16 << 10);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));

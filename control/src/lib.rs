@@ -12,6 +12,7 @@
 pub mod api;
 pub mod client;
 mod courier;
+mod crowd;
 mod dial;
 mod http;
 mod metrics;

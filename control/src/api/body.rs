@@ -3,41 +3,82 @@
 //! Tunnels read their bodies themselves; everything else comes through `Asked`.
 //!
 //! 1. A body has at most `MAX_BODY_BYTES` and comes within `BODY_WITHIN`; no body is an empty document.
-//! 2. A field that nobody knows is an error: a caller who misspells one must learn it.
+//! 2. Bodies on their way take at most `FREE_BYTES` each and `BUDGET_BYTES` together beyond that. Whoever sends many that
+//!    never end finds the gateway busy; a short call, as all that stop and revoke something are, goes through beside them.
+//! 3. A field that nobody knows is an error: a caller who misspells one must learn it.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::time::Duration;
 
-use axum::body::to_bytes;
+use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
+use bytes::{Buf, Bytes, BytesMut};
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
+use super::ApiState;
 use super::refusal::{Refusal, RefusalWord};
 
 /// A thousand node ids as long as they may be, and some air.
 const MAX_BODY_BYTES: usize = 256 << 10;
+const FREE_BYTES: usize = 4 << 10;
+const BUDGET_BYTES: usize = 16 << 20;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 /// The document of a request's body.
 #[derive(Debug)]
 pub(crate) struct Asked<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Asked<T> {
+/// What all bodies share that are on their way.
+#[derive(Debug)]
+pub(crate) struct Bodies(Semaphore);
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Self(Semaphore::new(BUDGET_BYTES))
+    }
+}
+
+impl Bodies {
+    async fn whole(&self, mut body: Body) -> Result<Bytes, Refusal> {
+        let (mut text, mut budget) = (BytesMut::new(), None);
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let cut_off = |_| Refusal::new(RefusalWord::InvalidArgument, "the body was cut off");
+            let Ok(mut data) = frame.map_err(cut_off)?.into_data() else { continue };
+            let before = text.len();
+            if before + data.remaining() > MAX_BODY_BYTES {
+                let sentence = "the body is larger than 256 KiB: name fewer nodes in a call";
+                return Err(Refusal::new(RefusalWord::TooLarge, sentence));
+            }
+            text.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+            let beyond = text.len().saturating_sub(before.max(FREE_BYTES)) as u32;
+            let taken = self.0.try_acquire_many(beyond).map_err(|_| {
+                let sentence =
+                    "more long bodies are on their way than may be: again in a moment, or name fewer nodes";
+                Refusal::new(RefusalWord::Busy, sentence)
+            })?;
+            match &mut budget {
+                None => budget = Some(taken),
+                Some(all) => all.merge(taken),
+            }
+        }
+        Ok(text.freeze())
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<ApiState> for Asked<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, state: &ApiState) -> Result<Self, Refusal> {
         let refusal = |word, sentence: &str| Refusal::new(word, sentence);
-        let reading = to_bytes(request.into_body(), MAX_BODY_BYTES);
-        let body = match tokio::time::timeout(BODY_WITHIN, reading).await {
-            Ok(Ok(body)) => body,
-            Ok(Err(_)) => {
-                let sentence = "the body is larger than 256 KiB, or was cut off: name fewer nodes in a call";
-                return Err(refusal(RefusalWord::TooLarge, sentence));
-            }
-            Err(_) => {
-                let sentence = "the body did not come within 10 s: send it with the request";
-                return Err(refusal(RefusalWord::InvalidArgument, sentence));
-            }
-        };
+        let reading = state.bodies.whole(request.into_body());
+        let body = tokio::time::timeout(BODY_WITHIN, reading).await.unwrap_or_else(|_| {
+            Err(refusal(
+                RefusalWord::InvalidArgument,
+                "the body did not come within 10 s: send it with the request",
+            ))
+        })?;
         let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
         if text.trim_ascii_start().first() != Some(&b'{') {
             return Err(refusal(RefusalWord::InvalidArgument, "the body is no JSON object"));
@@ -60,5 +101,54 @@ fn what_is_wrong(error: &serde_json::Error) -> &'static str {
         }
         serde_json::error::Category::Eof => "it ends too soon",
         serde_json::error::Category::Syntax | serde_json::error::Category::Io => "it is malformed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::task::{Context, Poll};
+
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// A body that is sent so far and never ends.
+    struct Stuck(Option<Bytes>);
+
+    impl HttpBody for Stuck {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+        }
+    }
+
+    #[tokio::test]
+    async fn bodies_that_never_end_take_no_more_than_the_budget_and_short_ones_pass_beside_them() {
+        let bodies = std::sync::Arc::new(Bodies::default());
+        let long = || Bytes::from(vec![b' '; MAX_BODY_BYTES]);
+        let mut stuck = tokio::task::JoinSet::new();
+        for _ in 0..200 {
+            let (bodies, body) = (std::sync::Arc::clone(&bodies), Body::new(Stuck(Some(long()))));
+            stuck.spawn(async move { bodies.whole(body).await.map(drop) });
+        }
+        for _ in 0..100 {
+            let refusal = stuck.join_next().await.unwrap().unwrap().expect_err("it never ends");
+            assert_eq!(refusal.word, RefusalWord::Busy);
+        }
+        assert_eq!(bodies.whole(Body::from(long())).await.expect_err("full").word, RefusalWord::Busy);
+        assert_eq!(bodies.whole(Body::from("{}")).await.expect("it is short"), "{}");
+        stuck.shutdown().await;
+        assert_eq!(
+            bodies.whole(Body::from(long())).await.expect("there is room again").len(),
+            MAX_BODY_BYTES
+        );
+        let larger = Body::from(vec![b' '; MAX_BODY_BYTES + 1]);
+        assert_eq!(bodies.whole(larger).await.expect_err("it is larger").word, RefusalWord::TooLarge);
     }
 }

@@ -87,12 +87,6 @@ pub(crate) async fn wrong_method() -> Refusal {
     Refusal::new(RefusalWord::WrongMethod, "this call has another method: what does something is a POST")
 }
 
-pub(crate) async fn forbidden() -> Refusal {
-    let sentence =
-        "the client certificate bears none of the names that control.clients of this gateway lists";
-    Refusal::new(RefusalWord::Forbidden, sentence)
-}
-
 pub(crate) async fn dispatch(
     State(state): State<ApiState>,
     Asked(asked): Asked<Nodes>,

@@ -1,30 +1,51 @@
-//! The connections of the API: accepted, proved, and bounded.
+//! The connections of the API: accepted, proved, bounded, and ended.
 //!
-//! Never looks into a request: what a call does is in `calls`.
+//! Never looks into a request: what a call does is in `calls`. `streams` has what is open on a connection.
 //!
-//! 1. At most `MAX_CONNECTIONS` at once, in handshake or open; more wait in the backlog. Each has at most
-//!    `MAX_STREAMS` calls open, header lists of `MAX_HEADER_BYTES`, and what is sent to it waits in at most
-//!    `SEND_BYTES` a call: flow control holds back who sends, and who is sent to.
-//! 2. A connection has no longest life, since the body of a call may be a tunnel; one whose peer is gone is
-//!    found by a ping within `PING_EVERY + PING_ANSWERED_WITHIN`.
-//! 3. A handshake takes at most `HANDSHAKE_WITHIN`.
+//! 1. At most `MAX_HANDSHAKES` prove themselves at once, each within `HANDSHAKE_WITHIN`; one more ends the oldest.
+//! 2. Only who may call gets a place: `MAX_CONNECTIONS` in all, `MAX_OF_ONE` of one name. Whoever may not, or finds
+//!    none, is answered why, once, and has `AWAY_WITHIN`; of those there are `MAX_AWAY`, and one more ends the oldest.
+//! 3. Each has at most `MAX_STREAMS` calls open, header lists of `MAX_HEADER_BYTES`, and what is sent to it waits in
+//!    at most `SEND_BYTES` a call: flow control holds back who sends, and who is sent to.
+//! 4. A connection has no longest life, since the body of a call may be a tunnel. It takes no more calls, and ends with
+//!    the last that is open, when none was for `IDLE_FOR`, when its certificate has expired, or when the CA of clients
+//!    was replaced by one that does not vouch for it. A peer that is gone is found by a ping within
+//!    `PING_EVERY + PING_ANSWERED_WITHIN`.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustls_pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
-use super::{ApiConfig, ApiState, ApiTls, Caller, Shards, forbidden, router, tls};
+use super::refusal::{Refusal, RefusalWord};
+use super::streams::Streams;
+use super::{ApiConfig, ApiState, ApiTls, Caller, Shards, router, tls, tunnels, turned_away};
+use crate::crowd::Crowd;
 use crate::status::Status;
 use crate::tunnel::TunnelDoor;
 
+const MAX_HANDSHAKES: usize = 256;
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 const MAX_CONNECTIONS: usize = 128;
+/// The others are left for whoever must drain or revoke while one service has gone wild.
+const MAX_OF_ONE: usize = 96;
+const MAX_AWAY: usize = 32;
+const AWAY_WITHIN: Duration = Duration::from_secs(10);
+const IDLE_FOR: Duration = Duration::from_secs(60);
+/// Longer than any open of a tunnel that fails, and than an answer need take to be read.
+const CALL_WITHIN: Duration = Duration::from_secs(120);
 const MAX_STREAMS: u32 = 256;
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// What a peer may send of one call before it is read.
@@ -32,7 +53,6 @@ const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 /// The same of all calls of a connection: those that are not read, as tunnels to slow nodes, hold up no other.
 const CONNECTION_WINDOW_BYTES: u32 = MAX_STREAMS * STREAM_WINDOW_BYTES;
 const SEND_BYTES: usize = 64 << 10;
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 /// Between accepts that fail (no descriptor left), so that the thread does not spin.
@@ -47,48 +67,147 @@ pub(crate) async fn serve(
 ) {
     let ApiConfig { tls, clients, drain_within, desk, to_shards, started, .. } = config;
     let shards = Arc::new(Shards::new(to_shards, started));
-    let router = router(ApiState { status, desk, drain_within, shards, tunnels });
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let (bodies, opens) = (Arc::default(), Arc::new(Semaphore::new(tunnels::MAX_UNSAID)));
+    let router = router(ApiState { status, desk, drain_within, shards, bodies, opens, tunnels });
+    let mut hall = Hall { tls, clients, router, open: Vec::new(), away: Crowd::new(MAX_AWAY) };
+    let mut handshakes = Crowd::new(MAX_HANDSHAKES);
+    let (proved, mut guests) = mpsc::unbounded_channel();
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let door = Door { tls: tls.clone(), clients: Arc::clone(&clients), router: router.clone() };
-                drop(tokio::spawn(serve_connection(stream, door, place)));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "control: a connection of the API can't be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let acceptor = TlsAcceptor::from(hall.tls.borrow().server_config());
+                    handshakes.admit(shake(stream, acceptor, proved.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "control: a connection of the API can't be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(guest) = guests.recv() => hall.take(guest),
         }
     }
 }
 
-/// What a connection is served by.
-struct Door {
-    tls: watch::Receiver<Arc<ApiTls>>,
-    clients: Arc<[String]>,
-    router: Router,
+/// A connection whose peer has proved itself.
+struct Guest {
+    stream: TlsStream<TcpStream>,
+    chain: Vec<CertificateDer<'static>>,
+    names: Arc<[String]>,
 }
 
-async fn serve_connection(stream: TcpStream, door: Door, _place: OwnedSemaphorePermit) {
+async fn shake(stream: TcpStream, acceptor: TlsAcceptor, proved: mpsc::UnboundedSender<Guest>) {
     // Only latency is lost without it.
     let _ = stream.set_nodelay(true);
-    let acceptor = TlsAcceptor::from(door.tls.borrow().server_config());
     // Who can't prove itself ends its own connection and concerns nobody else; the alert has told it why.
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await else {
         return;
     };
-    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let names: Arc<[String]> = shown.map(tls::names).unwrap_or_default().into();
-    let may_call = door.clients.is_empty() || names.iter().any(|name| door.clients.contains(name));
-    let router = if may_call { door.router } else { forbidden() }.layer(axum::Extension(Caller { names }));
-    let connection = builder().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let chain: Vec<_> = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .unwrap_or_default()
+        .iter()
+        .map(|one| one.clone().into_owned())
+        .collect();
+    let names = chain.first().map(tls::names).unwrap_or_default().into();
+    // Only with the listener.
+    let _ = proved.send(Guest { stream, chain, names });
+}
+
+/// Who is in.
+struct Hall {
+    tls: watch::Receiver<Arc<ApiTls>>,
+    clients: Arc<[String]>,
+    router: Router,
+    /// By the name that lets them in.
+    open: Vec<(String, AbortHandle)>,
+    away: Crowd,
+}
+
+impl Hall {
+    fn take(&mut self, guest: Guest) {
+        let Guest { stream, chain, names } = guest;
+        match self.place(&names) {
+            Ok(name) => {
+                let router = self.router.clone().layer(axum::Extension(Caller { names }));
+                let (streams, tls) = (Streams::new(CALL_WITHIN), self.tls.clone());
+                let task = tokio::spawn(async move {
+                    let over = over(&streams, &chain, tls);
+                    keep(stream, router, &streams, over).await;
+                });
+                self.open.push((name, task.abort_handle()));
+            }
+            Err(refusal) => self.away.admit(async move {
+                let streams = Streams::new(CALL_WITHIN);
+                let answering = keep(stream, turned_away(refusal), &streams, streams.first());
+                let _ = tokio::time::timeout(AWAY_WITHIN, answering).await;
+            }),
+        }
+    }
+
+    /// The name by which a certificate with these has a place.
+    fn place(&mut self, names: &[String]) -> Result<String, Refusal> {
+        let mut may_call = names.iter().filter(|name| self.clients.contains(name));
+        let name = if self.clients.is_empty() { names.first() } else { may_call.next() };
+        if name.is_none() && !self.clients.is_empty() {
+            let why =
+                "the client certificate bears none of the names that control.clients of this gateway lists";
+            return Err(Refusal::new(RefusalWord::Forbidden, why));
+        }
+        let name = name.cloned().unwrap_or_default();
+        self.open.retain(|(_, task)| !task.is_finished());
+        let of_one = self.open.iter().filter(|(known, _)| *known == name).count();
+        if of_one >= MAX_OF_ONE || self.open.len() >= MAX_CONNECTIONS {
+            let why =
+                "as many connections are open as may be: use those that are, each takes 256 calls at once";
+            return Err(Refusal::new(RefusalWord::Busy, why));
+        }
+        Ok(name)
+    }
+}
+
+/// Resolves when a connection is to take no more calls.
+async fn over(streams: &Streams, chain: &[CertificateDer<'_>], mut tls: watch::Receiver<Arc<ApiTls>>) {
+    let renounced = async {
+        loop {
+            if tls.changed().await.is_err() {
+                // The process ends.
+                std::future::pending::<()>().await;
+            }
+            if !tls.borrow().vouches_for(chain) {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = streams.none_for(IDLE_FOR) => {}
+        () = tokio::time::sleep(tls::valid_for(chain)) => {}
+        () = renounced => {}
+    }
+}
+
+/// Serves a connection; from `over` on it takes no more calls, and ends with the last that is open.
+async fn keep<S>(stream: S, router: Router, streams: &Streams, over: impl Future<Output = ()>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = TowerToHyperService::new(router);
+    let mut connection = pin!(builder(streams.clone()).serve_connection(TokioIo::new(stream), service));
+    // A peer that breaks HTTP or goes away ends its own connection and concerns nobody else.
+    tokio::select! {
+        // It must have begun to look before the first stream comes.
+        biased;
+        () = over => {}
+        _ = connection.as_mut() => return,
+    }
+    connection.as_mut().graceful_shutdown();
     let _ = connection.await;
 }
 
-fn builder() -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+fn builder(streams: Streams) -> http2::Builder<Streams> {
+    let mut builder = http2::Builder::new(streams);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
@@ -100,4 +219,66 @@ fn builder() -> http2::Builder<TokioExecutor> {
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_ANSWERED_WITHIN);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use bytes::Bytes;
+    use h2::client::SendRequest;
+    use http::Request;
+    use tokio::task::JoinHandle;
+
+    use super::super::streams;
+    use super::*;
+
+    const QUIET: Duration = Duration::from_millis(500);
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// A client of a connection that is over when nothing is open for `QUIET`, and whose calls may take half of that;
+    /// the task ends with it.
+    async fn connected() -> (SendRequest<Bytes>, JoinHandle<()>) {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let tunnel = || async {
+            let _ = streams::of_tunnel();
+            std::future::pending::<&'static str>().await
+        };
+        let router = Router::new()
+            .route("/call", get(|| async { "done" }))
+            .route("/slow", get(std::future::pending::<&'static str>))
+            .route("/tunnel", get(tunnel));
+        tokio::spawn(async move {
+            let streams = Streams::new(QUIET / 2);
+            keep(far, router, &streams, streams.none_for(QUIET)).await;
+        });
+        let (requests, connection) = h2::client::handshake(near).await.unwrap();
+        let ended = tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        (requests.ready().await.unwrap(), ended)
+    }
+
+    fn request(path: &str) -> Request<()> {
+        Request::get(format!("http://api{path}")).body(()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_a_while_after_its_last_call() {
+        let (mut requests, ended) = connected().await;
+        let (response, _) = requests.send_request(request("/call"), true).unwrap();
+        assert_eq!(response.await.unwrap().status(), 200);
+        tokio::time::timeout(SOON, ended).await.expect("it ends").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_keeps_its_connection_and_a_call_that_hangs_does_not() {
+        let (mut requests, ended) = connected().await;
+        let (tunnel, body) = requests.send_request(request("/tunnel"), true).unwrap();
+        let (slow, _) = requests.send_request(request("/slow"), true).unwrap();
+        tokio::time::timeout(SOON, slow).await.expect("the call ends").expect_err("without an answer");
+        tokio::time::sleep(QUIET * 4).await;
+        assert!(!ended.is_finished(), "the tunnel is there");
+        drop((tunnel, body));
+        tokio::time::timeout(SOON, ended).await.expect("it ends with its tunnel").unwrap();
+    }
 }

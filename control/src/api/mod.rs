@@ -1,6 +1,6 @@
 //! The control API: what services and operators ask of a gateway, over HTTP/2 with internal mTLS, in JSON.
 //!
-//! `listener` owns the connections, `tls` who may open one, `refusal` what is said where nothing was done,
+//! `listener` owns the connections, `streams` what is open on one, `tls` who may open one, `refusal` what is said where nothing was done,
 //! `body` what is taken of a request. What is asked of the writer goes over the `Desk`, which the gateway
 //! brings along; health and metrics come from `Status`.
 //!
@@ -13,6 +13,7 @@ pub(crate) mod calls;
 mod desk;
 mod listener;
 mod refusal;
+mod streams;
 mod tls;
 mod tunnels;
 mod vitals;
@@ -26,8 +27,9 @@ use axum::extract::State;
 use axum::routing::{get, post};
 use gateway_core::mail::Post;
 use gateway_core::seam::ToShard;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
+use self::body::Bodies;
 use crate::status::Status;
 use crate::tunnel::TunnelDoor;
 
@@ -70,6 +72,9 @@ pub(crate) struct ApiState {
     pub(crate) desk: Arc<dyn Desk>,
     pub(crate) drain_within: Duration,
     pub(crate) shards: Arc<Shards>,
+    pub(crate) bodies: Arc<Bodies>,
+    /// For callers who have not said yet which tunnel they want.
+    pub(crate) opens: Arc<Semaphore>,
     /// `None` where no tunnels are offered.
     pub(crate) tunnels: Option<TunnelDoor>,
 }
@@ -101,7 +106,7 @@ pub(crate) fn router(state: ApiState) -> Router {
         .with_state(state)
 }
 
-/// What a caller is answered whose certificate has none of the names that are allowed.
-pub(crate) fn forbidden() -> Router {
-    Router::new().fallback(calls::forbidden)
+/// What a caller is answered, whatever it asks, who may not call or finds no place.
+pub(crate) fn turned_away(refusal: Refusal) -> Router {
+    Router::new().fallback(|| async { refusal })
 }

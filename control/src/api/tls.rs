@@ -6,11 +6,13 @@
 //! 3. No error repeats what stands in a file.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// One of the files.
@@ -31,7 +33,10 @@ pub struct ApiTlsError {
 
 /// What new connections get.
 #[derive(Debug)]
-pub struct ApiTls(Arc<ServerConfig>);
+pub struct ApiTls {
+    config: Arc<ServerConfig>,
+    clients: Arc<dyn ClientCertVerifier>,
+}
 
 impl ApiTls {
     /// From three PEM texts: the chain that is shown (leaf first), its key, and the CA of clients.
@@ -54,7 +59,7 @@ impl ApiTls {
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| unusable(ApiFile::Certificate, error.to_string()))?
-            .with_client_cert_verifier(clients)
+            .with_client_cert_verifier(Arc::clone(&clients))
             .with_single_cert(chain, key)
             .map_err(|error| match error {
                 rustls::Error::InconsistentKeys(_) => {
@@ -65,12 +70,26 @@ impl ApiTls {
         config.alpn_protocols = vec![b"h2".to_vec()];
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Self(Arc::new(config)))
+        Ok(Self { config: Arc::new(config), clients })
     }
 
     pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.config)
     }
+
+    /// Whether a client that shows this chain now would come through the handshake.
+    pub(crate) fn vouches_for(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let Some((leaf, rest)) = chain.split_first() else { return false };
+        self.clients.verify_client_cert(leaf, rest, UnixTime::now()).is_ok()
+    }
+}
+
+/// How long a chain goes on to be valid by the dates of its leaf; not at all where they can't be read.
+pub(crate) fn valid_for(chain: &[CertificateDer<'_>]) -> Duration {
+    let parsed = chain.first().and_then(|leaf| X509Certificate::from_der(leaf).ok());
+    let ends_at = parsed.and_then(|(_, leaf)| u64::try_from(leaf.validity().not_after.timestamp()).ok());
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Duration::from_secs(ends_at.unwrap_or_default()).saturating_sub(since_1970)
 }
 
 /// The names of a client's certificate, each a DNS name or a URI; none where it can't be read.

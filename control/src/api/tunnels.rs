@@ -4,8 +4,9 @@
 //! The messages stand in `proto/proto/gateway/control/v1/control.proto`.
 //!
 //! 1. The answer begins when the node has joined, or is a JSON refusal with a fitting status.
-//! 2. The first message must come within `FIRST_WITHIN`.
-//! 3. A caller that goes away before takes its open back.
+//! 2. The first message must come within `FIRST_WITHIN`; at most `MAX_UNSAID` are waited for.
+//! 3. What a caller does not take of a tunnel that is over for `taken_within` is let go of.
+//! 4. A caller that goes away before takes its open back.
 
 use std::time::Duration;
 
@@ -15,17 +16,20 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use gateway_core::ids::NodeId;
-use gateway_core::tunnel::{TunnelClose, TunnelCode, TunnelId};
+use gateway_core::tunnel::{TunnelBound, TunnelClose, TunnelCode, TunnelId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::ApiState;
 use super::body::Asked;
 use super::refusal::{Refusal, RefusalWord};
+use super::streams;
 use crate::tunnel::{CloseWish, Messages, Wanted, broken, wanted};
 
 /// How long a caller may take to say what it wants.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
+/// A first message is far below 64 KiB.
+pub(crate) const MAX_UNSAID: usize = 512;
 /// The header that names a tunnel which was opened.
 const TUNNEL_ID: &str = "gateway-tunnel-id";
 const MEDIA_TYPE: &str = "application/grpc+proto";
@@ -66,10 +70,21 @@ impl IntoResponse for NotOpened {
 pub(crate) async fn open(State(state): State<ApiState>, request: Request) -> Result<Response, NotOpened> {
     let door = state.tunnels.ok_or(NotOpened(TunnelClose::NotOffered))?;
     let mut messages = Messages::of(request.into_body());
+    let full = |_| NotOpened(TunnelClose::Full(TunnelBound::Gateway));
+    let unsaid = state.opens.try_acquire().map_err(full)?;
     let wanted = first(&mut messages).await.map_err(NotOpened)?;
+    drop(unsaid);
     let (id, input, output) = door.open(wanted).await.map_err(NotOpened)?;
-    // It ends with the tunnel.
-    drop(tokio::spawn(input.carry(messages)));
+    let (stream, taken) = (streams::of_tunnel(), output.taken());
+    let patience = door.taken_within();
+    drop(tokio::spawn(async move {
+        // It ends with the tunnel.
+        input.carry(messages).await;
+        taken.none_for(patience).await;
+        if let Some(stream) = stream {
+            stream.reach();
+        }
+    }));
     let mut response = Response::new(Body::new(output));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));

@@ -18,8 +18,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
 
 use super::{
-    Authority, CONTROL_CLIENT, ControlFiles, Identity, Pki, PkiError, SITE, finish, hex_serial, new_key,
-    node_params, node_uri, provider, write_file,
+    Authority, CERTIFICATE_LIFE, CONTROL_CLIENT, ControlFiles, Identity, Pki, PkiError, SITE, finish,
+    hex_serial, new_key, node_params, node_uri, provider, write_file,
 };
 
 /// How much earlier than now a short-lived certificate begins: times in certificates are whole seconds.
@@ -163,9 +163,15 @@ impl Pki {
 
     /// What a client of control APIs shows: it bears this URI alone.
     pub fn control_client(&self, name: &str) -> Result<Identity, PkiError> {
+        self.control_client_until(name, SystemTime::now() + CERTIFICATE_LIFE)
+    }
+
+    /// The same, until then.
+    pub fn control_client_until(&self, name: &str, ends_at: SystemTime) -> Result<Identity, PkiError> {
         let mut params = rcgen::CertificateParams::new(Vec::new())?;
         params.subject_alt_names = vec![SanType::URI(name.try_into()?)];
         finish(&mut params, "client", ExtendedKeyUsagePurpose::ClientAuth);
+        params.not_after = ends_at.into();
         self.internal.issue(&params, new_key()?)
     }
 
