@@ -4,14 +4,15 @@
 //! ticket must say by `gateway_core::tunnel::ticket`.
 //!
 //! 1. A ticket names its key (`kid`); algorithm and kind of key must fit each other, and are of a short list.
-//! 2. At most one fetch is under way; who needs a key that it may bring waits for it.
+//! 2. At most one fetch is under way; who needs a key that it may bring waits for it, and nobody else does. It goes on though
+//!    who began it is gone.
 //! 3. No line of the log holds anything of a ticket or of a key.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gateway_core::time::{Moment, UnixMillis};
@@ -21,7 +22,6 @@ use http::Uri;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::Deserialize;
-use tokio::sync::Mutex;
 
 use super::crypto;
 use crate::relay::{Channel, UpstreamAddress, UpstreamFiles};
@@ -90,6 +90,8 @@ pub(crate) struct Tickets {
     timeout: Duration,
     started: Instant,
     known: Mutex<Known>,
+    /// Held by whoever fetches, and by whoever may get its key by that.
+    fetching: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Known {
@@ -131,11 +133,11 @@ impl Tickets {
     ) -> Self {
         crypto::install();
         let known = Known { shelf: KeyShelf::new(max_age), keys: BTreeMap::new(), is_failing: false };
-        Self { source, timeout, started, known: Mutex::new(known) }
+        Self { source, timeout, started, known: Mutex::new(known), fetching: Arc::default() }
     }
 
     /// What a ticket says, if its issuer has signed it.
-    pub(crate) async fn verified(&self, ticket: &str) -> Result<TicketClaims, TicketFault> {
+    pub(crate) async fn verified(self: &Arc<Self>, ticket: &str) -> Result<TicketClaims, TicketFault> {
         if ticket.len() > MAX_TICKET_BYTES {
             return Err(TicketFault::Malformed);
         }
@@ -171,24 +173,48 @@ impl Tickets {
         })
     }
 
-    async fn key(&self, name: &str) -> Result<Key, TicketFault> {
-        let mut known = self.known.lock().await;
-        if known.shelf.judge(name, self.now()) == KeyVerdict::Fetch {
-            self.fetch(&mut known).await;
+    async fn key(self: &Arc<Self>, name: &str) -> Result<Key, TicketFault> {
+        if let (KeyVerdict::Use, known) = self.judged(name) {
+            return known;
         }
-        match known.shelf.judge(name, self.now()) {
+        let turn = Arc::clone(&self.fetching).lock_owned().await;
+        if self.judged(name).0 == KeyVerdict::Fetch {
+            self.known().shelf.handle_begun(self.now());
+            let tickets = Arc::clone(self);
+            let fetching = tokio::spawn(async move {
+                tickets.fetch().await;
+                drop(turn);
+            });
+            // It has panicked, then: what is known is as it was.
+            let _ = fetching.await;
+        }
+        self.judged(name).1
+    }
+
+    /// What is to be done about a key, and what it is if nothing is.
+    fn judged(&self, name: &str) -> (KeyVerdict, Result<Key, TicketFault>) {
+        let known = self.known();
+        let verdict = known.shelf.judge(name, self.now());
+        let key = match verdict {
             KeyVerdict::Use => known.keys.get(name).cloned().ok_or(TicketFault::UnknownKey),
             KeyVerdict::Fetch => Err(TicketFault::KeysAway),
             KeyVerdict::Refuse(fault) => Err(fault),
-        }
+        };
+        (verdict, key)
     }
 
-    async fn fetch(&self, known: &mut Known) {
+    // Held for look-ups alone, never across a wait.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn fetch(&self) {
         let fetched = match tokio::time::timeout(self.timeout, self.source.jwks()).await {
             Ok(Ok(text)) => parsed(&text),
             Ok(Err(why)) => Err(why),
             Err(_) => Err(format!("they did not come within {:?}", self.timeout)),
         };
+        let mut known = self.known();
         match fetched {
             Ok(keys) => {
                 if std::mem::replace(&mut known.is_failing, false) {
@@ -246,4 +272,50 @@ fn date(seconds: f64) -> Option<UnixMillis> {
     let millis = seconds * 1000.0;
     // Within what an integer holds, with room for what is added to it.
     (millis.is_finite() && millis.abs() < 1e16).then_some(UnixMillis(millis as i64))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    /// The example of RFC 7515, appendix A.3.
+    const JWKS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","kid":"a","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}"#;
+
+    /// An issuer that never answers.
+    #[derive(Default)]
+    struct Silent(AtomicUsize);
+
+    impl TicketKeys for Silent {
+        fn jwks(&self) -> JwksFuture<'_> {
+            self.0.fetch_add(1, Relaxed);
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_made_up_key_holds_up_nobody_whose_key_is_known_and_makes_one_fetch() {
+        let (issuer, started) = (Arc::<Silent>::default(), Instant::now() - Duration::from_secs(60));
+        let timeout = Duration::from_millis(500);
+        let tickets = Tickets::new(Arc::clone(&issuer) as _, Duration::from_secs(300), timeout, started);
+        let tickets = Arc::new(tickets);
+        let fetched = parsed(JWKS.as_bytes()).expect("a JWKS");
+        tickets.known().shelf.handle_fetched(fetched.keys().cloned(), Moment::default());
+        tickets.known().keys = fetched;
+        let made_up = |name: &'static str| {
+            let tickets = Arc::clone(&tickets);
+            tokio::spawn(async move { tickets.key(name).await.map(drop) })
+        };
+        let (first, second, gone) = (made_up("b"), made_up("c"), made_up("d"));
+        while issuer.0.load(Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        gone.abort();
+        assert!(tickets.key("a").await.is_ok());
+        assert!(!first.is_finished() && !second.is_finished(), "they wait for the fetch, and it did not");
+        assert_eq!(first.await.unwrap(), Err(TicketFault::UnknownKey));
+        assert_eq!(second.await.unwrap(), Err(TicketFault::UnknownKey));
+        assert_eq!(issuer.0.load(Relaxed), 1);
+    }
 }

@@ -50,6 +50,11 @@ impl KeyShelf {
         self.tried_at = Some(now);
     }
 
+    /// They are being fetched: until something has come of it, nobody else need begin.
+    pub fn handle_begun(&mut self, now: Moment) {
+        self.tried_at = Some(now);
+    }
+
     /// They could not be fetched.
     pub fn handle_failed(&mut self, now: Moment) {
         self.tried_at = Some(now);
@@ -91,6 +96,17 @@ mod tests {
         shelf.handle_fetched(["a".to_owned()], at(0));
         assert_eq!(shelf.judge("a", at(299)), KeyVerdict::Use);
         assert_eq!(shelf.judge("a", at(300)), KeyVerdict::Fetch);
+    }
+
+    #[test]
+    fn while_a_fetch_is_under_way_known_keys_go_on_to_count() {
+        let mut shelf = shelf();
+        shelf.handle_fetched(["a".to_owned()], at(0));
+        for age in [10, 350] {
+            shelf.handle_begun(at(age));
+            assert_eq!(shelf.judge("a", at(age)), KeyVerdict::Use);
+            assert_ne!(shelf.judge("b", at(age)), KeyVerdict::Fetch);
+        }
     }
 
     #[test]
