@@ -26,7 +26,7 @@ use gateway_core::revocation::{Revocation, SerialKey};
 use gateway_core::seam::SessionNews;
 use gateway_core::splitmix::SplitMix;
 use gateway_core::time::Moment;
-use gateway_core::tunnel::{MAX_UNJOINED_STREAMS, OpenTunnel, ToTunnels};
+use gateway_core::tunnel::{OpenTunnel, ToTunnels};
 use slab::Slab;
 
 use crate::accept::HandshakeSlots;
@@ -162,7 +162,7 @@ impl Shard {
             rest: parts.rest,
             watchers: RefCell::default(),
             relays: RelayDesk::new(parts.id, parts.relays),
-            tunnels: TunnelDesk::new(parts.id, parts.tunnels, limits.tunnels.most + MAX_UNJOINED_STREAMS),
+            tunnels: TunnelDesk::new(parts.id, parts.tunnels, &limits.tunnels),
             slots: RefCell::default(),
             next_serial: Cell::new(0),
             connections: RefCell::default(),
