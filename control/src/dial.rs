@@ -4,9 +4,14 @@
 //!
 //! 1. Both sides prove themselves, TLS 1.3, ALPN `h2`; what the files hold now is used.
 //! 2. A task of its own drives the connection, until both sides have let go of it.
+//! 3. Where it is `Pinged`, a peer that is gone without a word is found within `PING_EVERY + PING_ANSWERED_WITHIN`, and all that
+//!    is open on the connection ends. gRPC services count pings as abuse, so theirs are not.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
+use h2::{Ping, PingPong};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -17,10 +22,21 @@ use crate::relay::{UpstreamAddress, UpstreamFiles};
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(20);
+
+/// Whether the peer of a connection is asked, now and then, if it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pinged {
+    Yes,
+    No,
+}
+
 /// A connection that takes requests; the error says where it failed.
 pub(crate) async fn dial(
     address: &UpstreamAddress,
     files: &UpstreamFiles,
+    pinged: Pinged,
 ) -> Result<SendRequest<Bytes>, String> {
     let config = files.client_config().map_err(|error| error.to_string())?;
     let tcp = TcpStream::connect((address.host(), address.port()))
@@ -35,7 +51,7 @@ pub(crate) async fn dial(
     if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
         return Err("it speaks no HTTP/2 (ALPN h2)".to_owned());
     }
-    let (requests, connection) = h2::client::Builder::new()
+    let (requests, mut connection) = h2::client::Builder::new()
         .enable_push(false)
         .header_table_size(0)
         .initial_window_size(STREAM_WINDOW_BYTES)
@@ -44,9 +60,50 @@ pub(crate) async fn dial(
         .handshake(tls)
         .await
         .map_err(|error| format!("starting HTTP/2: {error}"))?;
+    let pings = connection.ping_pong().filter(|_| pinged == Pinged::Yes);
     tokio::spawn(async move {
         // How it ended is found by the next call.
-        let _ = connection.await;
+        tokio::select! {
+            _ = connection => {}
+            () = silent(pings, PING_EVERY, PING_ANSWERED_WITHIN) => {}
+        }
     });
     requests.ready().await.map_err(|error| format!("starting HTTP/2: {error}"))
+}
+
+/// Resolves when a ping is not answered.
+async fn silent(pings: Option<PingPong>, every: Duration, answered_within: Duration) {
+    let Some(mut pings) = pings else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(every).await;
+        let answer = tokio::time::timeout(answered_within, pings.ping(Ping::opaque()));
+        if !matches!(answer.await, Ok(Ok(_))) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_peer_that_answers_no_ping_is_found_and_one_that_does_is_kept() {
+        for answers in [true, false] {
+            let (near, far) = tokio::io::duplex(64 << 10);
+            tokio::spawn(async move {
+                let mut peer = h2::server::handshake(far).await.unwrap();
+                if answers {
+                    drop(peer.accept().await);
+                }
+                std::future::pending::<()>().await;
+            });
+            let (_requests, mut connection) = h2::client::handshake(near).await.unwrap();
+            let pings = connection.ping_pong();
+            tokio::spawn(connection);
+            let silent = silent(pings, Duration::from_millis(50), Duration::from_millis(500));
+            let found = tokio::time::timeout(Duration::from_secs(3), silent).await;
+            assert_eq!(found.is_ok(), !answers);
+        }
+    }
 }

@@ -50,14 +50,22 @@ pub struct Found {
 pub enum FindError {
     #[error("the node has no live session on any gateway")]
     NotConnected,
-    /// To be told as `UNAVAILABLE`.
     #[error("the gateway {gateway:?} is not registered: it has never served this database")]
     Unregistered { gateway: String },
-    /// To be told as `UNAVAILABLE` too.
     #[error("the gateway {gateway:?} has no control API that could be called, only {url:?}: {why}")]
     NoApi { gateway: String, url: String, why: String },
     #[error("{0}")]
     Away(#[from] RegistryAway),
+}
+
+impl FindError {
+    /// The word for programs, as in the refusals of a control API.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NotConnected => "NOT_FOUND",
+            Self::Unregistered { .. } | Self::NoApi { .. } | Self::Away(_) => "UNAVAILABLE",
+        }
+    }
 }
 
 struct Kept {
@@ -195,6 +203,7 @@ mod tests {
             finder.of_node("here").await.unwrap_err(),
             FindError::Unregistered { gateway: "g".to_owned() }
         );
+        assert_eq!(finder.of_node("here").await.unwrap_err().code(), "UNAVAILABLE");
         assert_eq!(finder.of_node("gone").await.unwrap_err(), FindError::NotConnected);
         book.write("g", "http://127.0.0.1:7480");
         assert!(matches!(finder.of_node("here").await, Err(FindError::NoApi { .. })));

@@ -2,22 +2,22 @@
 //!
 //! For services and the CLI. It is no part of a gateway's thread; it runs on its caller's tokio runtime.
 //!
-//! 1. One connection a gateway, dialled when it is needed and kept while it is good.
-//! 2. A call has `ANSWERED_WITHIN`, the dial included; a connection that left one unanswered is not used again.
+//! 1. One connection a gateway, dialled when it is needed and kept while it is good; another where `MOST_ON_ONE` calls and
+//!    tunnels are on it already (`lines`).
+//! 2. A call has `ANSWERED_WITHIN`, the dial included; a connection that left one unanswered, or an open, is not used again.
 //! 3. Calls are such that doing one twice does no harm: one that found its connection gone is made once more.
 
 mod finder;
+mod lines;
 mod tunnel;
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use h2::client::SendRequest;
 use http::{Request, Response, StatusCode, header};
 use serde_json::Value;
-use tokio::sync::Mutex;
 
-use crate::dial::dial;
+use self::lines::{Line, Lines};
 use crate::relay::{UpstreamAddress, UpstreamFiles};
 
 pub use gateway_proto::control::v1::TunnelOpen;
@@ -47,8 +47,7 @@ pub enum CallError {
 /// A client of one gateway.
 pub struct GatewayClient {
     address: UpstreamAddress,
-    files: UpstreamFiles,
-    connection: Mutex<Option<SendRequest<Bytes>>>,
+    lines: Lines,
 }
 
 impl std::fmt::Debug for GatewayClient {
@@ -61,7 +60,8 @@ impl GatewayClient {
     /// Of the gateway whose API is at `url`, as its row in `gateways` has it; nothing is dialled yet. The error says
     /// what is wrong with the URL.
     pub fn new(url: &str, files: UpstreamFiles) -> Result<Self, String> {
-        Ok(Self { address: UpstreamAddress::parse(url)?, files, connection: Mutex::default() })
+        let address = UpstreamAddress::parse(url)?;
+        Ok(Self { lines: Lines::new(address.clone(), files), address })
     }
 
     /// A call that does something; gives what was done.
@@ -101,30 +101,30 @@ impl GatewayClient {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), CallError> {
+        let mut used = None;
         let exchange = async {
-            match Box::pin(self.exchange(&method, path, body.clone())).await {
-                Err(_) => {
-                    // What stood may have been lost while it was idle.
-                    *self.connection.lock().await = None;
-                    Box::pin(self.exchange(&method, path, body)).await
-                }
+            // What stood may have been lost while it was idle.
+            match Box::pin(self.exchange(&method, path, body.clone(), &mut used)).await {
+                Err(_) => Box::pin(self.exchange(&method, path, body, &mut used)).await,
                 answered => answered,
             }
         };
         let outcome = match tokio::time::timeout(ANSWERED_WITHIN, exchange).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(why)) => why,
-            Err(_) => format!("no answer within {} s", ANSWERED_WITHIN.as_secs()),
+            Err(_) => {
+                used.iter().for_each(Line::renounce);
+                format!("no answer within {} s", ANSWERED_WITHIN.as_secs())
+            }
         };
-        *self.connection.lock().await = None;
         Err(CallError::Unreachable { address: self.address.to_string(), why: outcome })
     }
 
-    /// A connection that takes requests of any kind, such as the open of a tunnel.
-    pub async fn requests(&self) -> Result<SendRequest<Bytes>, CallError> {
-        let connecting = tokio::time::timeout(ANSWERED_WITHIN, Box::pin(self.connection()));
+    /// A connection that takes one more request of any kind, such as the open of a tunnel.
+    async fn line(&self) -> Result<Line, CallError> {
+        let connecting = tokio::time::timeout(ANSWERED_WITHIN, Box::pin(self.lines.line()));
         let outcome = connecting.await.unwrap_or_else(|_| Err("dialling took too long".to_owned()));
-        outcome.map_err(|why| CallError::Unreachable { address: self.address.to_string(), why })
+        outcome.map_err(|why| self.unreachable(why))
     }
 
     /// A request of this API with a body to come.
@@ -143,29 +143,32 @@ impl GatewayClient {
         method: &http::Method,
         path: &str,
         body: Bytes,
+        used: &mut Option<Line>,
     ) -> Result<(StatusCode, Bytes), String> {
-        let mut requests = self.connection().await?;
+        *used = None;
+        let line = used.insert(self.lines.line().await?);
+        let answer = self.exchange_over(line, method, path, body).await;
+        if answer.is_err() {
+            line.renounce();
+        }
+        answer
+    }
+
+    async fn exchange_over(
+        &self,
+        line: &mut Line,
+        method: &http::Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), String> {
         let request = self.request(method.clone(), path).map_err(|error| error.to_string())?;
         let is_whole = body.is_empty();
         let (response, mut send) =
-            requests.send_request(request, is_whole).map_err(|error| format!("the request: {error}"))?;
+            line.requests.send_request(request, is_whole).map_err(|error| format!("the request: {error}"))?;
         if !is_whole {
             send.send_data(body, true).map_err(|error| format!("the request: {error}"))?;
         }
         receive(response.await.map_err(|error| error.to_string())?).await
-    }
-
-    async fn connection(&self) -> Result<SendRequest<Bytes>, String> {
-        let mut held = self.connection.lock().await;
-        if let Some(requests) = held.take()
-            && let Ok(requests) = requests.ready().await
-        {
-            *held = Some(requests.clone());
-            return Ok(requests);
-        }
-        let requests = Box::pin(dial(&self.address, &self.files)).await?;
-        *held = Some(requests.clone());
-        Ok(requests)
     }
 
     fn done(&self, status: StatusCode, text: &[u8]) -> Result<Value, CallError> {

@@ -7,6 +7,7 @@
 //! 3. A tunnel that ends without a word of the gateway was cut: that is an error, never a clean end.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use h2::{RecvStream, SendStream};
 use http::header;
 use prost::Message;
 
+use super::lines::Line;
 use super::{CallError, GatewayClient};
 
 /// Longer than any open waits for its node.
@@ -60,12 +62,16 @@ pub struct Tunnel {
 
 /// The way to the node. When both ways are dropped the gateway sees its caller gone.
 #[derive(Debug)]
-pub struct TunnelSender(SendStream<Bytes>);
+pub struct TunnelSender {
+    body: SendStream<Bytes>,
+    _line: Arc<Line>,
+}
 
 /// The way from the node.
 pub struct TunnelReceiver {
     body: RecvStream,
     deframer: Deframer,
+    _line: Arc<Line>,
 }
 
 impl std::fmt::Debug for TunnelReceiver {
@@ -77,19 +83,24 @@ impl std::fmt::Debug for TunnelReceiver {
 impl GatewayClient {
     /// Opens a tunnel; resolves when its node has joined, or with the gateway's refusal.
     pub async fn open_tunnel(&self, open: &TunnelOpen) -> Result<Tunnel, CallError> {
-        let opening = tokio::time::timeout(OPENED_WITHIN, Box::pin(self.opened(open)));
-        opening.await.unwrap_or_else(|_| Err(self.unreachable("the open had no answer".to_owned())))
+        let line = Arc::new(self.line().await?);
+        let opening = tokio::time::timeout(OPENED_WITHIN, Box::pin(self.opened(open, &line)));
+        let outcome =
+            opening.await.unwrap_or_else(|_| Err(self.unreachable("the open had no answer".to_owned())));
+        if matches!(outcome, Err(CallError::Unreachable { .. })) {
+            line.renounce();
+        }
+        outcome
     }
 
-    async fn opened(&self, open: &TunnelOpen) -> Result<Tunnel, CallError> {
+    async fn opened(&self, open: &TunnelOpen, line: &Arc<Line>) -> Result<Tunnel, CallError> {
         let failed = |error: h2::Error| self.unreachable(error.to_string());
-        let mut requests = self.requests().await?;
         let mut request = self.request(http::Method::POST, "/v1/tunnels")?;
         request
             .headers_mut()
             .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/grpc+proto"));
-        let (response, send) = requests.send_request(request, false).map_err(failed)?;
-        let mut sender = TunnelSender(send);
+        let (response, body) = line.requests.clone().send_request(request, false).map_err(failed)?;
+        let mut sender = TunnelSender { body, _line: Arc::clone(line) };
         sender.send(framing::encode(open)).await.map_err(|TunnelCut(why)| self.unreachable(why))?;
         let response = response.await.map_err(failed)?;
         if !response.status().is_success() {
@@ -97,8 +108,8 @@ impl GatewayClient {
         }
         let id = response.headers().get(TUNNEL_ID).and_then(|id| id.to_str().ok());
         let id = id.unwrap_or_default().to_owned();
-        let receiver =
-            TunnelReceiver { body: response.into_body(), deframer: Deframer::new(LONGEST_MESSAGE) };
+        let (body, deframer) = (response.into_body(), Deframer::new(LONGEST_MESSAGE));
+        let receiver = TunnelReceiver { body, deframer, _line: Arc::clone(line) };
         Ok(Tunnel { id, sender, receiver })
     }
 }
@@ -130,18 +141,18 @@ impl TunnelSender {
     async fn send(&mut self, mut message: Bytes) -> Result<(), TunnelCut> {
         let cut = |error: h2::Error| TunnelCut(error.to_string());
         while !message.is_empty() {
-            self.0.reserve_capacity(message.len());
-            if self.0.capacity() == 0 {
-                match poll_fn(|context| self.0.poll_capacity(context)).await {
+            self.body.reserve_capacity(message.len());
+            if self.body.capacity() == 0 {
+                match poll_fn(|context| self.body.poll_capacity(context)).await {
                     Some(room) => drop(room.map_err(cut)?),
                     None => return Err(TunnelCut("the gateway takes no more".to_owned())),
                 }
             }
-            let part = message.split_to(self.0.capacity().min(message.len()));
+            let part = message.split_to(self.body.capacity().min(message.len()));
             if part.is_empty() {
                 continue;
             }
-            self.0.send_data(part, false).map_err(cut)?;
+            self.body.send_data(part, false).map_err(cut)?;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use rustls_pki_types::ServerName;
 use tokio::sync::Mutex;
 
 use super::tls::UpstreamFiles;
-use crate::dial::dial;
+use crate::dial::{Pinged, dial};
 
 /// How long it may take until a connection stands.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -222,7 +222,8 @@ impl Channel {
             *held = Some(requests.clone());
             return Ok(requests);
         }
-        let dialled = tokio::time::timeout(DIAL_TIMEOUT, Box::pin(dial(&self.address, &self.files))).await;
+        let dialled =
+            tokio::time::timeout(DIAL_TIMEOUT, Box::pin(dial(&self.address, &self.files, Pinged::No))).await;
         let requests =
             dialled.unwrap_or_else(|_| Err("dialling took too long".to_owned())).map_err(Failure::NotSent)?;
         *held = Some(requests.clone());
