@@ -20,7 +20,7 @@ import grpc
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from wire import SESSION, Wire
+from wire import SESSION, TUNNEL, Wire
 
 TRANSPORTS = ("h2", "websocket")
 PUSHBACK = "grpc-retry-pushback-ms"
@@ -60,6 +60,7 @@ class Grpc:
 
     def __init__(self, wire: Wire, channel: grpc.Channel, compression):
         self._outgoing = queue.SimpleQueue()
+        self._wire = wire
         self._channel = channel
         call = channel.stream_stream(
             SESSION, request_serializer=bytes, response_deserializer=wire.pb.GatewayFrame.FromString
@@ -80,6 +81,15 @@ class Grpc:
         self._call.cancel()
         self._outgoing.put(_HALF_CLOSE)
         self._channel.close()
+
+    def tunnel(self, frames):
+        """A `Tunnel` stream beside the session: sends what `frames` gives as it is taken; gives what comes."""
+        call = self._channel.stream_stream(
+            TUNNEL,
+            request_serializer=lambda frame: frame.SerializeToString(),
+            response_deserializer=self._wire.pb.TunnelFrame.FromString,
+        )
+        return call(frames)
 
     def read(self, take) -> End:
         """Gives each frame to `take`, then how the stream ended."""
@@ -123,18 +133,7 @@ class WebSocket:
 
     def read(self, take) -> End:
         try:
-            self._socket = connect(
-                f"wss://{self._node.endpoint}/gateway.v1/session",
-                ssl=tls_context(self._node),
-                server_hostname=self._node.server_name,
-                subprotocols=["gateway.v1"],
-                compression=None,
-                proxy=None,
-                max_size=None,
-                ping_interval=self._keepalive_s,
-                open_timeout=PATIENCE_S,
-                close_timeout=PATIENCE_S,
-            )
+            self._socket = self._dial("session", self._keepalive_s)
         except InvalidStatus as refused:
             response = refused.response
             return end_of_headers(response.status_code, response.headers, response.body or b"")
@@ -150,6 +149,38 @@ class WebSocket:
             return End(grpc.StatusCode.UNAVAILABLE, f"the connection broke: {error!r}")
         finally:
             self._outgoing.put(_HALF_CLOSE)
+
+    def tunnel(self, frames):
+        """A tunnel over a connection of its own. Without pings: while its caller reads nothing, nobody answers them."""
+        socket = self._dial("tunnel", None)
+
+        def send():
+            with contextlib.suppress(ConnectionClosed, OSError):
+                for frame in frames:
+                    socket.send(frame.SerializeToString())
+                socket.close()
+
+        def received():
+            with contextlib.suppress(ConnectionClosed):
+                while True:
+                    yield self._wire.pb.TunnelFrame.FromString(socket.recv())
+
+        threading.Thread(target=send, name="tunnel-writer", daemon=True).start()
+        return received()
+
+    def _dial(self, what: str, ping_interval):
+        return connect(
+            f"wss://{self._node.endpoint}/gateway.v1/{what}",
+            ssl=tls_context(self._node),
+            server_hostname=self._node.server_name,
+            subprotocols=["gateway.v1"],
+            compression=None,
+            proxy=None,
+            max_size=None,
+            ping_interval=ping_interval,
+            open_timeout=PATIENCE_S,
+            close_timeout=PATIENCE_S,
+        )
 
     def _write(self) -> None:
         with contextlib.suppress(ConnectionClosed, OSError):

@@ -3,7 +3,7 @@
 
 Owns: the command line. The stories are in `session_stories.py`, `command_stories.py`,
 `event_stories.py`, `report_stories.py`, `inventory_stories.py`, `lane_stories.py`, `spec_stories.py`,
-`drain_stories.py` and `relay_stories.py`; run it through `conformance/run`, which brings the libraries.
+`drain_stories.py`, `relay_stories.py` and `tunnel_stories.py`; run it through `conformance/run`, which brings the libraries.
 
 Exit status: 0 every story that ran passed, 1 a story failed, 2 the run could not start.
 """
@@ -24,7 +24,9 @@ import inventory_stories  # noqa: F401
 import lane_stories  # noqa: F401
 import spec_stories  # noqa: F401
 import relay_stories  # noqa: F401
+import tunnel_stories  # noqa: F401
 import drain_stories  # noqa: F401
+from caller import Caller
 from database import Database
 from carriers import TRANSPORTS
 from node import Identity, Node
@@ -62,6 +64,12 @@ def arguments() -> argparse.Namespace:
     flag("--secret-value", "the value of that secret, as text")
     flag("--leaving-endpoint", "HOST:PORT of another gateway of that database, which the run may send away")
     flag("--leaving-pid", "its process id: it is told to stop", type=int)
+    flag("--control-endpoint", "HOST:PORT of the gateway's control API, for stories of tunnels")
+    flag("--control-ca", "PEM file: the authority that signed its certificate")
+    flag("--control-cert", "certificate of a caller that may open tunnels")
+    flag("--control-key", "its private key")
+    flag("--ticket-key-name", "name (kid) of the key that signs tickets")
+    flag("--ticket-key", "DER file: that private key (P-256, PKCS#8)")
     flag("--transport", "h2 (gRPC) or websocket (WebSocket, and HTTP/1.1 for unary calls)", choices=TRANSPORTS)
     flag("--proto", "folder with gateway/v1/gateway.proto (default: that of the checkout)")
     parser.add_argument(
@@ -112,6 +120,10 @@ def world_of(options: argparse.Namespace) -> World:
         # The same machine dials both, and has not rebooted in between.
         world.leaving.boot_id = world.node.boot_id
         world.leaving_pid = options.leaving_pid
+    if options.control_endpoint and options.ticket_key:
+        files = (options.control_ca, options.control_cert, options.control_key)
+        ticket_key = (options.ticket_key_name, read(options.ticket_key))
+        world.caller = Caller(wire, options.control_endpoint, *map(read, files), ticket_key)
     return world
 
 

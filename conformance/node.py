@@ -95,11 +95,11 @@ class Node:
             )
         )
 
-    def session(self, lanes=None, known=(), keepalive_s=None) -> "Session":
+    def session(self, lanes=None, known=(), keepalive_s=None, features=()) -> "Session":
         """Opens a stream, says Hello, and waits for `Welcome`."""
         session = self.open(keepalive_s=keepalive_s)
         try:
-            session.send(self.hello(lanes, known))
+            session.send(self.hello(lanes, known, features=features))
             session.welcome = session.expect("welcome")
         except BaseException:
             session.abandon()
@@ -113,6 +113,7 @@ class Session:
     def __init__(self, wire: Wire, carrier):
         self.wire = wire
         self.welcome = None
+        self.tunnelled = None
         self.received = []
         self._unclaimed = []
         self._news = threading.Condition()
@@ -146,6 +147,10 @@ class Session:
     def abandon(self) -> None:
         """Drops the session and its connection."""
         self._carrier.abandon()
+
+    def join(self, frames) -> None:
+        """Opens a `Tunnel` stream that sends `frames`; `tunnelled` is what comes on it."""
+        self.tunnelled = self._carrier.tunnel(frames)
 
     def heartbeat(self, sequence: int):
         """Sends a heartbeat and waits for its answer."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from caller import Caller
 from database import Database
 from node import Node, StoryFailed
 from wire import Wire
@@ -63,6 +64,7 @@ class World:
     known_secret: tuple | None = None
     leaving: Node | None = None
     leaving_pid: int | None = None
+    caller: Caller | None = None
 
     def lane(self, word="lane") -> str:
         """A lane's name that no other story has."""
@@ -84,13 +86,14 @@ class World:
             raise NotGiven("needs --secret-name and --secret-value")
         return self.known_secret
 
-    def needs(self, what: str) -> Node:
+    def needs(self, what: str):
         """A part of the world that was given only if its flags were."""
         part = getattr(self, what)
         if part is None:
             raise NotGiven({
                 "second_node": "needs --second-cert, --second-key and --second-node-id",
                 "stranger": "needs --stranger-cert and --stranger-key, of another authority",
+                "caller": "needs --control-endpoint, --control-ca, --control-cert, --control-key, --ticket-key-name and --ticket-key",
                 "leaving": "needs --leaving-endpoint and --leaving-pid",
                 "small_bucket": "needs --expect-small-bucket or --small-bucket-endpoint",
             }[what])

@@ -16,10 +16,11 @@ import grpc_tools
 from grpc_tools import protoc
 
 SESSION = "/gateway.v1.NodeGateway/Session"
+TUNNEL = "/gateway.v1.NodeGateway/Tunnel"
 
 
 class Wire:
-    """The modules of the protocol: `pb` (gateway.v1), `health` and `health_grpc`."""
+    """The modules of the protocol: `pb` (gateway.v1), `control` (gateway.control.v1), `health` and `health_grpc`."""
 
     def __init__(self, proto_root: Path):
         self._folder = tempfile.TemporaryDirectory(prefix="gateway-conformance-")
@@ -27,9 +28,11 @@ class Wire:
         # The health file is compiled relative to its `grpc` folder: a generated package named
         # `grpc` would hide the gRPC library itself.
         _compile([proto_root], out, "gateway/v1/gateway.proto")
+        _compile([proto_root], out, "gateway/control/v1/control.proto")
         _compile([proto_root / "grpc"], out, "health/v1/health.proto")
         sys.path.insert(0, out)
         self.pb = importlib.import_module("gateway.v1.gateway_pb2")
+        self.control = importlib.import_module("gateway.control.v1.control_pb2")
         self.health = importlib.import_module("health.v1.health_pb2")
         self.health_grpc = importlib.import_module("health.v1.health_pb2_grpc")
 

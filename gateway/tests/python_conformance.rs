@@ -2,7 +2,7 @@
 //! official gRPC library of Python, and a WebSocket library of it, against real gateways over mutual TLS.
 //!
 //! 1. Every story runs; one that is skipped fails this test as one that fails does.
-//! 2. Three gateways serve one database: one with the defaults, one whose bucket of session opens is
+//! 2. Three gateways serve one database: one with the defaults, which offers tunnels, one whose bucket of session opens is
 //!    small, for the story of pushback, and one that the story of a drain sends away.
 
 #![allow(clippy::unwrap_used)]
@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use gateway_testbed::authority::Authority;
 use gateway_testbed::pki::{Identity, WrongCertificate};
+use support::health::control_address;
+use support::tunnels::{client_files, tunnel_options};
 use support::{SOON, World, within};
 
 const DEFAULTS: &str = "[shards]\ncount = 4\n";
@@ -37,9 +39,10 @@ async fn run(story: &str, transport: &str) {
     let authority = Authority::start(&world.pki, ([127, 0, 0, 1], 0).into(), &world.url, hour).await.unwrap();
     authority.keep_secret("conformance", "1", "only for nodes");
     let tokens: Vec<String> = (0..3).map(|n| authority.mint_token(&format!("joined-{n}"), hour)).collect();
-    let mut options = world.options("defaults", DEFAULTS);
-    options.upstream_url = Some(authority.url());
-    let gateway = world.start(options).await;
+    let gateway = world.start(tunnel_options(&world, &authority, "defaults", DEFAULTS)).await;
+    let control = control_address(&mut world.connect().await, "defaults").await;
+    let caller = client_files(gateway.options());
+    let (ticket_key_name, ticket_key) = authority.mint().rotate_shown();
     let small = world.gateway("small-bucket", SMALL_BUCKET).await;
     let mut leaving = world.gateway("leaving", LEAVING).await;
     let folder = tempfile::tempdir().unwrap();
@@ -48,6 +51,9 @@ async fn run(story: &str, transport: &str) {
     let second = write(world.register("second").await, "second");
     let stranger = world.pki.wrong("first", WrongCertificate::OtherAuthority).unwrap();
     let stranger = write(stranger, "stranger");
+
+    let ticket_key_file = folder.path().join("ticket-key.der");
+    std::fs::write(&ticket_key_file, ticket_key).unwrap();
 
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/run");
     let text = |path: &PathBuf| path.display().to_string();
@@ -61,6 +67,9 @@ async fn run(story: &str, transport: &str) {
         .args(["--leaving-endpoint", &leaving.address().to_string()])
         .args(["--leaving-pid", &leaving.pid().to_string()])
         .args(["--stranger-cert", &text(&stranger.0), "--stranger-key", &text(&stranger.1)])
+        .args(["--control-endpoint", &control, "--control-ca", &text(&caller.ca)])
+        .args(["--control-cert", &text(&caller.certificate), "--control-key", &text(&caller.key)])
+        .args(["--ticket-key-name", &ticket_key_name, "--ticket-key", &text(&ticket_key_file)])
         .args(["--join-token", &tokens.join(","), "--secret-name", "conformance"])
         .args(["--secret-value", "only for nodes", "--transport", transport])
         .stdin(Stdio::null())

@@ -77,13 +77,18 @@ impl Default for TicketMint {
 impl TicketMint {
     /// Signs with a new key from now on; those before stay published. Gives its name.
     pub fn rotate(&self) -> String {
+        self.rotate_shown().0
+    }
+
+    /// The same, and shows the key (PKCS#8), for callers in another language.
+    pub fn rotate_shown(&self) -> (String, Vec<u8>) {
         let name = format!("key-{}", Uuid::new_v4().simple());
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &self.random)
             .expect("a key can be made");
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref(), &self.random)
             .expect("it is a key");
         self.locked().pairs.push((name.clone(), pair));
-        name
+        (name, pkcs8.as_ref().to_vec())
     }
 
     /// Publishes the key that signs alone.
