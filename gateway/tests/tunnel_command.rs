@@ -1,13 +1,15 @@
 //! `gateway tunnel NODE` on a real terminal: the command of the binary, through a gateway that it finds in the
 //! database, to a shell of a node on a real terminal; and the same with two gateways behind a balancer.
 //!
-//! Stories: size and exit status, pipes without a terminal, refusals, a drained gateway, a killed one.
+//! Stories: size and exit status, every way out of it, pipes without a terminal, refusals, a drained gateway, a killed one.
 
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -15,8 +17,9 @@ use gateway_testbed::balancer::{Balancer, BalancerOptions, Server};
 use gateway_testbed::gateway_process::GatewayProcess;
 use gateway_testbed::node::{Target, TunnelTaker};
 use pty_process::{OwnedReadPty, OwnedWritePty, Size};
-use rustix::process::Signal;
-use support::tunnels::{TunnelStage, client_files, client_of, rest_of, tunnel_options};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::termios::{LocalModes, tcgetattr};
+use support::tunnels::{TunnelStage, client_files, rest_of, tunnel_options};
 use support::{SOON, World, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Child;
@@ -27,6 +30,8 @@ struct Session {
     writer: OwnedWritePty,
     child: Child,
     seen: String,
+    /// For a look at its modes.
+    terminal: OwnedFd,
 }
 
 struct CommandLine<'a> {
@@ -53,6 +58,7 @@ impl CommandLine<'_> {
 
     fn on_terminal(&self, columns: u16, rows: u16) -> Session {
         let (pty, pts) = pty_process::open().unwrap();
+        let terminal = pty.as_fd().try_clone_to_owned().unwrap();
         pty.resize(Size::new(rows, columns)).unwrap();
         let child = pty_process::Command::new(env!("CARGO_BIN_EXE_gateway"))
             .args(self.arguments())
@@ -61,7 +67,7 @@ impl CommandLine<'_> {
             .spawn(pts)
             .unwrap();
         let (reader, writer) = pty.into_split();
-        Session { reader, writer, child, seen: String::new() }
+        Session { reader, writer, child, seen: String::new(), terminal }
     }
 }
 
@@ -100,15 +106,27 @@ impl Session {
         self.seen.clear();
     }
 
+    fn is_raw(&self) -> bool {
+        !tcgetattr(&self.terminal).unwrap().local_modes.contains(LocalModes::ICANON)
+    }
+
     fn resize(&self, columns: u16, rows: u16) {
         self.writer.resize(Size::new(rows, columns)).unwrap();
     }
 
     async fn exit_code(mut self) -> Option<i32> {
+        self.ended().await
+    }
+
+    async fn ended(&mut self) -> Option<i32> {
         // What is still written must be read, or the command waits.
         let draining = async {
             let mut space = [0; 4096];
-            while self.reader.read(&mut space).await.is_ok_and(|bytes| bytes > 0) {}
+            while let Ok(bytes) = self.reader.read(&mut space).await
+                && bytes > 0
+            {
+                self.seen.push_str(&String::from_utf8_lossy(&space[..bytes]));
+            }
             self.child.wait().await.unwrap().code()
         };
         within(SOON, "the command ends", draining).await
@@ -132,6 +150,41 @@ async fn the_command_gives_a_shell_that_follows_the_terminals_size_and_ends_with
     session.types_until("stty size\n", "40 120").await;
     session.types("exit 7\n").await;
     assert_eq!(session.exit_code().await, Some(7));
+    stage.at_rest().await;
+}
+
+#[tokio::test]
+async fn however_it_is_left_the_terminal_is_as_it_was() {
+    let stage = TunnelStage::new("tunnel_left", "").await;
+    let node = stage.node("n1").await;
+    for (way, said) in [
+        (Some(Signal::TERM), "SIGTERM"),
+        (Some(Signal::HUP), "SIGHUP"),
+        (Some(Signal::INT), "SIGINT"),
+        (None, "left with ~."),
+    ] {
+        let line = CommandLine {
+            url: &stage.world.url,
+            files: &stage.files,
+            node: node.name().to_owned(),
+            ticket: stage.authority.mint().mint(node.name()),
+        };
+        let mut session = line.on_terminal(80, 24);
+        // What the terminal itself echoes is not what is waited for.
+        session.types("stty -echo; echo re''ady\n").await;
+        session.sees("ready\r\n").await;
+        assert!(session.is_raw(), "{said}");
+        match way {
+            Some(signal) => {
+                let pid = Pid::from_raw(session.child.id().unwrap().try_into().unwrap()).unwrap();
+                kill_process(pid, signal).unwrap();
+            }
+            None => session.types("sleep 60\r~.").await,
+        }
+        assert_eq!(session.ended().await, Some(255), "{said}");
+        assert!(session.seen.contains(said), "{said}: {:?}", session.seen);
+        assert!(!session.is_raw(), "{said}");
+    }
     stage.at_rest().await;
 }
 
@@ -222,29 +275,34 @@ async fn behind_a_balancer_each_node_gets_its_tunnels_from_the_gateway_that_has_
             ticket: authority.mint().mint(node.name()),
         };
         let mut session = line.on_terminal(80, 24);
-        session.types("stty -echo; echo here; exit 7\n").await;
-        session.sees("here\r\n").await;
+        session.types("stty -echo; stty size\n").await;
+        session.sees("24 80").await;
+        session.resize(101, 33);
+        session.types_until("stty size\n", "33 101").await;
+        session.types("exit 7\n").await;
         assert_eq!(session.exit_code().await, Some(7), "{}", node.name());
     }
+    let gateway_of = "SELECT node_id, gateway_id FROM node_sessions WHERE disconnected_at IS NULL";
+    let homes: Vec<(String, String)> =
+        sqlx::query_as(gateway_of).fetch_all(&mut world.connect().await).await.unwrap();
+    let all: BTreeSet<&str> = homes.iter().map(|(_, gateway)| gateway.as_str()).collect();
+    assert!(all.len() >= 2, "the balancer has sent all to one: {homes:?}");
     // A gateway that is killed cuts its tunnels; the command says so.
-    let (gateway,): (String,) =
-        sqlx::query_as("SELECT gateway_id FROM node_sessions WHERE node_id = $1 AND disconnected_at IS NULL")
-            .bind(nodes[0].name())
-            .fetch_one(&mut world.connect().await)
-            .await
-            .unwrap();
-    let client = client_of(&world, &gateway, &files).await;
-    let wish = gateway_control::client::TunnelOpen {
-        node_id: nodes[0].name().to_owned(),
+    let (_, gateway) = homes.iter().find(|(node, _)| node == nodes[0].name()).unwrap();
+    let at = ["g1", "g2", "g3"].iter().position(|id| id == gateway).unwrap();
+    let line = CommandLine {
+        url: &world.url,
+        files: &files,
+        node: nodes[0].name().to_owned(),
         ticket: authority.mint().mint(nodes[0].name()),
-        kind: "echo".to_owned(),
-        parameters: [].into(),
     };
-    let mut tunnel = within(SOON, "a tunnel", client.open_tunnel(&wish)).await.unwrap();
-    let at = ["g1", "g2", "g3"].iter().position(|id| *id == gateway).unwrap();
+    let mut session = line.on_terminal(80, 24);
+    // What the terminal itself echoes is not what is waited for.
+    session.types("stty -echo; echo he''re\n").await;
+    session.sees("here\r\n").await;
     gateways.remove(at).kill().unwrap();
-    let cut = within(SOON, "the cut", tunnel.receiver.next()).await;
-    assert!(cut.is_err(), "{cut:?}");
+    assert_eq!(session.ended().await, Some(255));
+    assert!(session.seen.contains("was cut"), "{:?}", session.seen);
 }
 
 #[tokio::test]

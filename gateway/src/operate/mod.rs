@@ -16,6 +16,7 @@ mod control;
 pub mod control_arguments;
 mod database;
 mod enqueue;
+mod escape;
 mod events;
 mod failure;
 mod invariants;

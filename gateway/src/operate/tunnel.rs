@@ -3,7 +3,8 @@
 //! It finds the gateway in the database, or is told its URL, opens the tunnel with a ticket, and carries bytes:
 //! stdin and the size of the terminal to the node, what the node says to stdout.
 //!
-//! 1. A terminal is raw while the tunnel is open, and as before on every way out.
+//! 1. A terminal is raw while the tunnel is open, and as before on every way out: the node's, a signal that ends the command,
+//!    and `~.` at the start of a line, with which a node that hangs is left.
 //! 2. The exit code is that of the node's program, or `NO_TUNNEL` where there is none.
 //! 3. stdin and stdout have threads of their own: one that is slow slows its direction and nothing else.
 //! 4. A ticket is never on the command line, where others could read it.
@@ -19,10 +20,11 @@ use clap::Args;
 use gateway_control::client::{CallError, GatewayClient, Said, Tunnel, TunnelCut, TunnelOpen, TunnelSender};
 use rustix::termios::{self, OptionalActions, Termios};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::callee;
 use super::control_arguments::Callee;
+use super::escape::Escape;
 use super::place::usage;
 use super::terminal::harmless;
 use crate::error::GatewayError;
@@ -71,8 +73,18 @@ pub(super) async fn run(arguments: &TunnelArgs) -> Result<ExitCode, GatewayError
         Ok(tunnel) => tunnel,
         Err(error) => return Ok(told(&refusal(&error))),
     };
+    let [mut interrupt, mut terminate, mut hang_up] =
+        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
+            .map(|kind| signal(kind).ok());
     let terminal = RawTerminal::enter();
-    let outcome = carry(tunnel).await;
+    let (escape, left) = (terminal.0.is_some().then(Escape::new), Arc::new(Notify::new()));
+    let outcome = tokio::select! {
+        outcome = carry(tunnel, escape, Arc::clone(&left)) => outcome,
+        () = left.notified() => Err(TunnelCut("it was left with ~.".to_owned())),
+        Some(()) = heard(&mut interrupt) => Err(TunnelCut("SIGINT".to_owned())),
+        Some(()) = heard(&mut terminate) => Err(TunnelCut("SIGTERM".to_owned())),
+        Some(()) = heard(&mut hang_up) => Err(TunnelCut("SIGHUP".to_owned())),
+    };
     drop(terminal);
     Ok(match outcome {
         Ok(Outcome { exit: Some(code), .. }) => ExitCode::from(u8::try_from(code).unwrap_or(NO_TUNNEL)),
@@ -135,10 +147,10 @@ struct Outcome {
     message: String,
 }
 
-async fn carry(tunnel: Tunnel) -> Result<Outcome, TunnelCut> {
+async fn carry(tunnel: Tunnel, escape: Option<Escape>, left: Arc<Notify>) -> Result<Outcome, TunnelCut> {
     let Tunnel { sender, mut receiver, .. } = tunnel;
     let (stdout, written) = write_stdout();
-    let mut sending = Box::pin(send(sender));
+    let mut sending = Box::pin(send(sender, read_stdin(escape, left)));
     let (mut exit, mut sends) = (None, true);
     let outcome = loop {
         let said = tokio::select! {
@@ -164,8 +176,7 @@ async fn carry(tunnel: Tunnel) -> Result<Outcome, TunnelCut> {
 }
 
 /// Sends stdin and the terminal's size until stdin ends; then it keeps the way open.
-async fn send(mut sender: TunnelSender) -> Result<(), TunnelCut> {
-    let mut stdin = read_stdin();
+async fn send(mut sender: TunnelSender, mut stdin: mpsc::Receiver<Bytes>) -> Result<(), TunnelCut> {
     let mut resized = signal(SignalKind::window_change()).ok();
     if let Some((columns, rows)) = window() {
         sender.window(columns, rows).await?;
@@ -176,7 +187,7 @@ async fn send(mut sender: TunnelSender) -> Result<(), TunnelCut> {
                 Some(data) => sender.data(data).await?,
                 None => break,
             },
-            Some(()) = resize(&mut resized) => {
+            Some(()) = heard(&mut resized) => {
                 if let Some((columns, rows)) = window() {
                     sender.window(columns, rows).await?;
                 }
@@ -187,14 +198,15 @@ async fn send(mut sender: TunnelSender) -> Result<(), TunnelCut> {
     std::future::pending().await
 }
 
-async fn resize(signal: &mut Option<Signal>) -> Option<()> {
+async fn heard(signal: &mut Option<Signal>) -> Option<()> {
     match signal {
         Some(signal) => signal.recv().await,
         None => std::future::pending().await,
     }
 }
 
-fn read_stdin() -> mpsc::Receiver<Bytes> {
+/// Reads stdin until it ends or is left.
+fn read_stdin(mut escape: Option<Escape>, left: Arc<Notify>) -> mpsc::Receiver<Bytes> {
     let (sender, receiver) = mpsc::channel(PIECES);
     // It ends with the process: nothing else ends a read of a terminal.
     std::thread::spawn(move || {
@@ -202,8 +214,14 @@ fn read_stdin() -> mpsc::Receiver<Bytes> {
         let mut stdin = std::io::stdin().lock();
         while let Ok(bytes) = stdin.read(&mut space)
             && bytes > 0
-            && sender.blocking_send(Bytes::copy_from_slice(&space[..bytes])).is_ok()
-        {}
+        {
+            let typed = &space[..bytes];
+            let passed = escape.as_mut().map_or_else(|| Some(typed.to_vec()), |escape| escape.pass(typed));
+            let Some(passed) = passed else { return left.notify_one() };
+            if !passed.is_empty() && sender.blocking_send(passed.into()).is_err() {
+                return;
+            }
+        }
     });
     receiver
 }
