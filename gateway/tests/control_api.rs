@@ -318,10 +318,24 @@ async fn renewed_files_reach_new_connections_of_the_api_and_wrong_ones_change_no
     (renewed_client.certificate, renewed_client.key) = (renewed.client_certificate, renewed.client_key);
     let inside = GatewayClient::new(&url, renewed_client).unwrap();
     assert!(inside.health().await.unwrap().0);
-    assert!(api.health().await.unwrap().0, "a connection that stood stands");
+    asked_until(SOON, "a connection of the old CA takes no more calls", async || {
+        matches!(api.health().await, Err(CallError::Unreachable { .. })).then_some(())
+    })
+    .await;
+    assert!(inside.health().await.unwrap().0, "and one of the new CA does");
     let metrics = exposition(&inside.metrics().await.unwrap());
     let reloads = &metrics["gateway_control_tls_reloads"].samples;
     assert_eq!(reloads.values().sum::<f64>(), 1.0);
+
+    // The same for the files of the nodes' listener.
+    let folder = gateway.options().dir.join("renewed-nodes");
+    std::fs::create_dir_all(&folder).unwrap();
+    let renewed = world.pki.write_gateway_files(&folder).unwrap();
+    std::fs::copy(&renewed.key, &world.files.key).unwrap();
+    std::fs::copy(&renewed.certificate, &world.files.certificate).unwrap();
+    let changed = post(&inside, "/v1/tls/reload", json!({})).await;
+    assert_eq!(changed, json!({ "changed": true, "nodes": true, "control": false }));
+    world.node("after", "g", |_| {}).await;
 }
 
 #[tokio::test]

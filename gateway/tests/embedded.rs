@@ -11,16 +11,22 @@ mod example;
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
 use gateway::config::Config;
 use gateway::report::{AskError, NodeId, Phase};
+use gateway::tunnels::{EmbeddedTunnels, IamFuture, IamQuestion, IamVerdict, TunnelIam};
 use gateway::{Gateway, GatewayBuilder, GatewayError, RunningGateway};
+use gateway_control::client::TunnelOpen;
+use gateway_control::tunnel::JwksFile;
 use gateway_testbed::database::{NewCommand, enqueue, enqueue_many};
-use gateway_testbed::node::{EndKind, Execution, Node};
+use gateway_testbed::node::{EndKind, Execution, Node, TunnelTaker};
+use gateway_testbed::tickets::TicketMint;
 use sqlx::PgConnection;
 use support::local::InProcess;
+use support::tunnels::{client_files, client_of, data_until, rest_of, say};
 use support::{ABORTED, RESOURCE_EXHAUSTED, SOON, UNAVAILABLE, World, asked_until};
 use uuid::Uuid;
 
@@ -344,4 +350,51 @@ async fn the_documented_example_runs() {
     });
     assert_eq!(work.await, 1);
     world.verify_rows().await;
+}
+
+/// Allows callers until it is told not to.
+struct Allows(Arc<AtomicBool>);
+
+impl TunnelIam for Allows {
+    fn reauthorize(&self, question: IamQuestion) -> IamFuture<'_> {
+        assert_eq!((question.kind.as_str(), question.subject.as_str()), ("echo", "ada"));
+        let verdict = if self.0.load(Relaxed) { IamVerdict::Allowed } else { IamVerdict::Refused };
+        Box::pin(async move { verdict })
+    }
+}
+
+#[tokio::test]
+async fn a_program_brings_the_keys_of_tickets_as_a_file_and_is_asked_about_callers_itself() {
+    let stage = Stage::new("embedded_tunnels").await;
+    let (mint, allows) = (Arc::<TicketMint>::default(), Arc::new(AtomicBool::new(true)));
+    let options = stage.world.options_with_api("g", "[tunnels]\nreauthorize_every = \"200ms\"\n");
+    options.write().unwrap();
+    let jwks = options.dir.join("jwks.json");
+    std::fs::write(&jwks, mint.jwks()).unwrap();
+    let tunnels = EmbeddedTunnels::default().with_keys(JwksFile(jwks)).with_iam(Allows(Arc::clone(&allows)));
+    let builder = Gateway::builder_from_file(options.config_path()).unwrap();
+    let builder = builder.database(stage.world.url.clone()).tunnels(tunnels);
+    let mut running = blocking(move || builder.serve(SOON)).await.unwrap();
+    let taker = TunnelTaker::of(&mint);
+    let node = stage.world.node("n1", "g", |options| options.tunnels = Some(taker)).await;
+    let client = client_of(&stage.world, "g", &client_files(&options)).await;
+    let wish = TunnelOpen {
+        ticket: mint.mint(node.name()),
+        node_id: node.name().to_owned(),
+        kind: "echo".to_owned(),
+        parameters: [].into(),
+    };
+    let mut tunnel = support::within(SOON, "a tunnel", client.open_tunnel(&wish)).await.unwrap();
+    say(&mut tunnel, "hello").await;
+    data_until(&mut tunnel, "hello").await;
+    allows.store(false, Relaxed);
+    let (_, _, code, why) = rest_of(&mut tunnel).await;
+    assert_eq!(code, 7, "PERMISSION_DENIED: {why}");
+    drop(node);
+    blocking(move || {
+        running.stop();
+        running.join()
+    })
+    .await
+    .unwrap();
 }

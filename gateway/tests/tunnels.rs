@@ -8,14 +8,20 @@
 
 mod support;
 
+use std::slice::from_ref;
 use std::time::Duration;
 
 use bytes::Bytes;
 use gateway_control::client::{Said, TunnelOpen};
+use gateway_proto::framing::encode;
+use gateway_proto::path;
+use gateway_proto::v1::{self, gateway_frame, node_frame};
 use gateway_testbed::authority::{Mood, Received};
-use gateway_testbed::database::{NewCommand, enqueue};
+use gateway_testbed::database::{NewCommand, enqueue, register_certificates};
 use gateway_testbed::node::{Transport, TunnelTaker};
+use gateway_testbed::raw::RawCall;
 use gateway_testbed::tickets::{TicketSpec, claims};
+use http::HeaderMap;
 use serde_json::json;
 use support::tunnels::{SHORT_FAREWELL, TunnelStage, data_until, node_end, over_both, rest_of, say};
 use support::{SOON, asked_until, within};
@@ -24,6 +30,7 @@ const ABORTED: u32 = 10;
 const UNAVAILABLE: u32 = 14;
 const PERMISSION_DENIED: u32 = 7;
 const DEADLINE_EXCEEDED: u32 = 4;
+const UNAUTHENTICATED: u32 = 16;
 
 over_both! {
     a_shell_at_a_node_has_a_terminal_of_the_callers_size_and_tells_its_exit_status
@@ -326,9 +333,76 @@ async fn the_node_hears_why_its_side_ended(transport: Transport) {
     let (end, received) = node_end(&mut events).await;
     assert_eq!(end.status(), Some(1), "CANCELLED: {end:?}");
     assert!(received <= 5);
-    // A ticket that only the node finds wrong: it was used there before.
-    let wish = stage.wish("n1", "echo");
-    drop(stage.opened(&wish).await);
+    stage.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_nodes_stream_may_come_to_another_shard_than_its_session() {
+    let stage = TunnelStage::new("tunnel_shards", "[shards]\ncount = 3\n").await;
+    let node = stage.node("n1").await;
+    let path = format!("/v1/sessions/{}", node.name().replace('/', "%2F"));
+    let home = stage.client.get(&path).await.unwrap()["shard"].as_u64().unwrap();
+    let at_home = format!("gateway_tunnel_streams{{shard=\"{home}\"}} 0");
+    // The kernel spreads connections as it likes: half a dozen opens, as a rule, are more than enough.
+    for _ in 0..100 {
+        let mut tunnel = stage.open("n1", "echo").await;
+        let is_elsewhere = stage.client.metrics().await.unwrap().contains(&at_home);
+        say(&mut tunnel, "there").await;
+        data_until(&mut tunnel, "there").await;
+        drop(tunnel);
+        stage.at_rest().await;
+        if is_elsewhere {
+            return;
+        }
+    }
+    panic!("a hundred streams came to the session's shard");
+}
+
+/// A session, and a `Tunnel` stream under another certificate of the same node: what is revoked ends, and nothing else.
+#[tokio::test]
+async fn a_revocation_ends_the_stream_of_its_certificate_and_leaves_the_session_of_another() {
+    let stage = TunnelStage::new("tunnel_two_certs", "[tunnels]\nopen_timeout = \"60s\"\n").await;
+    let (first, second) = (stage.world.register("n1").await, stage.world.pki.node("n1").unwrap());
+    let id = stage.world.id("n1");
+    let mut database = stage.world.connect().await;
+    register_certificates(&mut database, from_ref(&id), from_ref(&second.serial)).await.unwrap();
+    let mut session = RawCall::session(&stage.world.target("g1", &first)).await.unwrap();
+    session.send(node_frame::Frame::Hello(v1::Hello {
+        protocol: 1,
+        features: vec!["tunnels".to_owned()],
+        boot_id: "boot".to_owned(),
+        lanes: vec![v1::Lane { name: "default".to_owned(), capacity: 1 }],
+        ..v1::Hello::default()
+    }));
+    assert!(session.frame(SOON).await.unwrap().is_ok(), "it is welcomed");
+    let wish = stage.wish("n1", "any");
+    let client = std::sync::Arc::clone(&stage.client);
+    let opening = tokio::spawn(async move { client.open_tunnel(&wish).await });
+    let offer = loop {
+        match session.frame(SOON).await.unwrap().unwrap().frame {
+            Some(gateway_frame::Frame::OpenTunnel(offer)) => break offer,
+            _ => continue,
+        }
+    };
+    let target = stage.world.target("g1", &second).over(Transport::Http2);
+    let mut stream = RawCall::open(&target, path::TUNNEL, HeaderMap::new()).await.unwrap();
+    let hello = v1::TunnelHello { tunnel_id: offer.tunnel_id, ticket: offer.ticket };
+    stream.send_bytes(encode(&v1::TunnelFrame { frame: Some(v1::tunnel_frame::Frame::Hello(hello)) }));
+    let (opened, _) = tokio::join!(opening, stream.next(Duration::from_secs(2)));
+    let mut tunnel = opened.unwrap().unwrap();
+    let statement = "UPDATE node_certs SET revoked_at = now(), revoked_reason = 'story' WHERE serial = $1";
+    sqlx::query(statement).bind(&second.serial).execute(&mut database).await.unwrap();
+    stage.client.post("/v1/revoke", &json!({ "node_id": id })).await.unwrap();
+    let (end, (_, _, code, why)) = tokio::join!(stream.end(SOON), rest_of(&mut tunnel));
+    assert_eq!(end.expect("it ends").status(), Some(UNAUTHENTICATED));
+    assert_eq!(code, UNAUTHENTICATED, "{why}");
+    session.send(node_frame::Frame::Heartbeat(v1::Heartbeat { sequence: 1, ..v1::Heartbeat::default() }));
+    loop {
+        match session.frame(SOON).await.expect("an answer").expect("the session goes on").frame {
+            Some(gateway_frame::Frame::HeartbeatAck(_)) => break,
+            _ => continue,
+        }
+    }
     stage.at_rest().await;
 }
 
