@@ -35,6 +35,11 @@ fn cluster() -> &'static Cluster {
     })
 }
 
+/// What the server has written, of this crate's tests together.
+pub fn server_log() -> String {
+    std::fs::read_to_string(cluster().log_path()).unwrap()
+}
+
 /// Whether tables are partitioned by node: in the crate of `partitioned.rs`, which tells the same stories.
 pub fn is_partitioned() -> bool {
     env!("CARGO_CRATE_NAME") == "partitioned"
