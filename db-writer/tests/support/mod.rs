@@ -248,6 +248,7 @@ pub fn want(name: &str, epoch: SessionEpoch, lane_name: &str, free: u32) -> Lane
         lane: lane(lane_name),
         free: Credits(free),
         cursor: LaneSeq(0),
+        floor: LaneSeq(0),
         capacity: Credits(free),
         in_flight: Credits(0),
     }
@@ -323,7 +324,7 @@ pub fn dispatch_arguments(proof: &LeaseProof, wants: &[LaneWant]) -> String {
         format!("ARRAY[{}]", items.join(","))
     };
     format!(
-        "'{}', '{}', {}, {}, {}, {}, {}, {}, {}, {}, 1000, ARRAY['wipe'], 'barred'",
+        "'{}', '{}', {}, {}, {}, {}, {}, {}, {}, {}, 1000, ARRAY['wipe'], 'barred', {}",
         proof.gateway,
         proof.owner,
         proof.epoch,
@@ -334,6 +335,7 @@ pub fn dispatch_arguments(proof: &LeaseProof, wants: &[LaneWant]) -> String {
         list(&|want| want.cursor.to_string()),
         list(&|want| want.capacity.to_string()),
         list(&|want| want.in_flight.to_string()),
+        list(&|want| want.floor.to_string()),
     )
 }
 
