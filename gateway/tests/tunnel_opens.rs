@@ -136,7 +136,7 @@ impl Opens {
             Way::GivenUpAsTheNodeJoins => given_up("n1", turn as u64 % 12).await,
             Way::HungUpAfterTheNode => {
                 let mut tunnel = self.opened(client, &self.wish("n1")).await;
-                if turn % 2 == 0 {
+                if turn.is_multiple_of(2) {
                     say(&mut tunnel, "hello").await;
                 }
             }
