@@ -156,6 +156,11 @@ impl Drop for Hold {
 }
 
 impl TunnelDoor {
+    /// What may be on its way in one direction of a tunnel.
+    pub(crate) fn window_bytes(&self) -> u32 {
+        u32::try_from(self.window_bytes).unwrap_or(u32::MAX)
+    }
+
     /// Opens a tunnel; resolves when its node has joined. Dropped before, nothing of it is left.
     pub(crate) async fn open(
         &self,

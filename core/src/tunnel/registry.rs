@@ -121,6 +121,8 @@ pub struct Tunnels {
     limits: Arc<TunnelLimits>,
     shards: Vec<ShardId>,
     by_id: BTreeMap<TunnelId, Tunnel>,
+    /// How many of them are joined.
+    joined: usize,
     per_node: BTreeMap<NodeId, usize>,
     deadlines: BTreeSet<(Moment, TunnelId)>,
     asked: usize,
@@ -135,6 +137,7 @@ impl Tunnels {
             limits,
             shards,
             by_id: BTreeMap::new(),
+            joined: 0,
             per_node: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             asked: 0,
@@ -336,8 +339,7 @@ impl Tunnels {
 
     /// How many tunnels there are, and how many of them are joined.
     pub fn load(&self) -> (usize, usize) {
-        let joined = self.by_id.values().filter(|tunnel| tunnel.phase.is_joined()).count();
-        (self.by_id.len(), joined)
+        (self.by_id.len(), self.joined)
     }
 
     /// Where a tunnel is in its life.
@@ -352,7 +354,9 @@ impl Tunnels {
         match tunnel.phase.on(event) {
             Step::To(phase) => {
                 let before = (tunnel.deadline(), id);
+                self.joined -= usize::from(tunnel.phase.is_joined());
                 tunnel.phase = phase;
+                self.joined += usize::from(phase.is_joined());
                 let after = (tunnel.deadline(), id);
                 self.deadlines.remove(&before);
                 self.deadlines.insert(after);
@@ -395,6 +399,7 @@ impl Tunnels {
     fn end(&mut self, id: TunnelId, close: TunnelClose, tells_caller: bool) {
         let Some(tunnel) = self.by_id.remove(&id) else { return };
         self.deadlines.remove(&(tunnel.deadline(), id));
+        self.joined -= usize::from(tunnel.phase.is_joined());
         if let Some(open) = self.per_node.get_mut(&tunnel.node) {
             *open -= 1;
             if *open == 0 {
