@@ -1,4 +1,4 @@
-//! The yardstick of a storm (that of a fan-out is in `push`): the mTLS handshakes of the same clients with a server that does nothing
+//! The yardstick of a storm (that of a fan-out is in `push`, that of the database in `statements`): the mTLS handshakes of the same clients with a server that does nothing
 //! else, in a process of its own as the gateway is, in the same run.
 //!
 //! 1. A handshake counts when the server's first byte came, which it sends once it has verified the
@@ -7,6 +7,7 @@
 //! 3. The best of three rounds counts: a yardstick must not profit from noise.
 
 mod push;
+mod statements;
 
 use std::io::BufRead as _;
 use std::net::SocketAddr;
@@ -29,6 +30,7 @@ use crate::progress::say;
 use crate::world::fixed_address;
 
 pub(crate) use self::push::measure as measure_push;
+pub(crate) use self::statements::measure as measure_statements;
 
 const ROUNDS: usize = 3;
 const READY_TIMEOUT: Duration = Duration::from_secs(10);

@@ -21,7 +21,7 @@ use crate::tracker::Tracker;
 
 const STATEMENT: &str = "SELECT count(*) FROM enqueue_commands(node_ids => $1, kinds => ARRAY['bench'], \
                          payloads => ARRAY[$2::bytea], ids => $3)";
-const PAYLOAD_BYTES: usize = 128;
+pub(crate) const PAYLOAD_BYTES: usize = 128;
 const NAP: Duration = Duration::from_millis(1);
 
 /// How fast.

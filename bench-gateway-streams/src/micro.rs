@@ -3,9 +3,10 @@
 //! An operation runs so many turns under valgrind in a process of its own, then twice as many: the difference is
 //! that of the turns alone. Sessions and writer are the real machines; the store is the simulator's.
 //!
-//! 1. Counts depend on compiler and profile: hold two of one build against each other (`compare`), never the
-//!    time of one with the other.
-//! 2. What a lane costs to plan may not rise with the number of lanes: that is its gate.
+//! 1. Counts depend on compiler and profile, and on nothing else: a baseline holds for the release build of one
+//!    compiler, and is made anew with the next (`--report` over it).
+//! 2. What a lane costs to plan may not rise with the number of lanes, and no operation over what the baseline allows:
+//!    these are its gates.
 
 mod rig;
 
@@ -20,6 +21,8 @@ use crate::arguments::{MicroArguments, MicroOperation};
 use crate::host;
 use crate::progress::{print, say};
 
+/// What an operation may cost, of what it cost in the baseline.
+const MOST_TO_BASELINE: f64 = 1.1;
 /// What planning a lane among ten times as many may cost more.
 const STEEPEST: f64 = 1.5;
 
@@ -43,9 +46,16 @@ pub(crate) async fn run(arguments: MicroArguments) -> anyhow::Result<bool> {
         }
     }
     let steepness = of_lanes.last().zip(of_lanes.first()).map(|(many, few)| many / few);
-    let held = steepness.is_some_and(|steepness| steepness <= STEEPEST);
+    let mut held = steepness.is_some_and(|steepness| steepness <= STEEPEST);
     let shown = steepness.unwrap_or(f64::NAN);
     print(&format!("  a lane among ten times as many costs x {shown:.2}; at most x {STEEPEST} is allowed"));
+    if let Some(path) = &arguments.baseline {
+        let kept = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let kept = serde_json::from_str(&kept).with_context(|| format!("reading {}", path.display()))?;
+        let missed = over(&figures, &kept);
+        missed.iter().for_each(|line| print(&format!("  missed: {line}")));
+        held &= missed.is_empty();
+    }
     if let Some(path) = &arguments.report {
         let report = json!({
             "scenario": "micro",
@@ -60,6 +70,21 @@ pub(crate) async fn run(arguments: MicroArguments) -> anyhow::Result<bool> {
         say(&format!("report: {}", path.display()));
     }
     Ok(held)
+}
+
+/// What costs more than the baseline allows, or is not in it.
+fn over(figures: &serde_json::Map<String, Value>, baseline: &Value) -> Vec<String> {
+    let missed = figures.iter().filter_map(|(name, figure)| {
+        let figure = figure.as_f64().unwrap_or(f64::NAN);
+        let Some(kept) = baseline["micro"][name].as_f64() else {
+            return Some(format!("{name} is not in the baseline"));
+        };
+        let ratio = figure / kept;
+        (ratio.is_nan() || ratio > MOST_TO_BASELINE).then(|| {
+            format!("{name}: {figure:.0} instructions are x {ratio:.2} of the baseline's {kept:.0}; at most x {MOST_TO_BASELINE} is allowed")
+        })
+    });
+    missed.collect()
 }
 
 /// Instructions of a process that does so many turns.
@@ -117,6 +142,17 @@ mod tests {
         for operation in MicroOperation::ALL {
             turn(operation, 2).unwrap_or_else(|error| panic!("{}: {error:#}", operation.name()));
         }
+    }
+
+    #[test]
+    fn what_costs_over_a_tenth_more_or_is_unknown_to_the_baseline_is_told() {
+        let baseline = json!({"micro": {"one": 100.0, "two": 100.0}});
+        let told = |name: &str, figure: f64| {
+            over(&[(name.to_owned(), figure.into())].into_iter().collect(), &baseline)
+        };
+        assert_eq!(told("one", 109.0), Vec::<String>::new());
+        assert!(told("two", 111.0)[0].contains("x 1.11"), "{:?}", told("two", 111.0));
+        assert_eq!(told("three", 1.0), ["three is not in the baseline"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod growth;
 mod hostile;
 mod scrape;
 mod soak;
+mod statements;
 mod throughput;
 
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ pub(crate) use self::growth::{GrowthPoint, GrowthShare};
 pub(crate) use self::hostile::{AdmissionShare, HostileRow, HostileShare};
 pub(crate) use self::scrape::ScrapeShare;
 pub(crate) use self::soak::{CalmRow, SoakShare};
+pub(crate) use self::statements::BareStatements;
 pub(crate) use self::throughput::{BatchSize, Sides, ThroughputShare, WriterAlone};
 
 #[derive(Debug, Clone, Default, Serialize)]

@@ -143,7 +143,7 @@ fn unsound(reports: &Reports) -> Vec<String> {
 fn page(rows: &[Judged], reports: &Reports, unsound: &[String]) -> String {
     let mut page =
         String::from("# Benchmarks\n\nWritten by `scripts/bench`; how to read it is in the README.\n\n");
-    let any = reports.values().next().unwrap_or(&Value::Null);
+    let any = reports.values().find(|report| report.get("database").is_some()).unwrap_or(&Value::Null);
     let (machine, text) = (&any["machine"], |value: &Value| value.as_str().unwrap_or("unknown").to_owned());
     let gib = machine["memory_bytes"].as_f64().unwrap_or_default() / f64::from(1 << 30);
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
@@ -179,7 +179,10 @@ fn page(rows: &[Judged], reports: &Reports, unsound: &[String]) -> String {
     page.push_str("Each figure is of one run of its plan, so that it can be repeated:\n\n```\n");
     for (name, report) in reports {
         let scenario = text(&report["scenario"]);
-        let _ = writeln!(page, "bench-gateway-streams {scenario} --config configs/bench/{name}.toml");
+        let _ = match scenario.as_str() {
+            "micro" => writeln!(page, "bench-gateway-streams micro --baseline configs/bench/micro.json"),
+            _ => writeln!(page, "bench-gateway-streams {scenario} --config configs/bench/{name}.toml"),
+        };
     }
     page.push_str("```\n");
     page

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Ping, PingPong};
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -21,6 +22,10 @@ use crate::relay::{UpstreamAddress, UpstreamFiles};
 /// whose caller is slow, hold up no other.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+/// The largest DATA frame: the data of a tunnel comes in few large ones.
+const FRAME_BYTES: u32 = 64 << 10;
+/// One read of a socket, where TLS by itself takes 4 KiB.
+const READ_BYTES: usize = 64 << 10;
 
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(20);
@@ -45,7 +50,7 @@ pub(crate) async fn dial(
     // Only latency is lost without it.
     let _ = tcp.set_nodelay(true);
     let tls = TlsConnector::from(config)
-        .connect(address.server_name(), tcp)
+        .connect(address.server_name(), BufReader::with_capacity(READ_BYTES, tcp))
         .await
         .map_err(|error| format!("the TLS handshake: {error}"))?;
     if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
@@ -56,6 +61,7 @@ pub(crate) async fn dial(
         .header_table_size(0)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
         .max_header_list_size(16 << 10)
         .handshake(tls)
         .await

@@ -7,7 +7,7 @@
 //! Memory that load can make grow is at most, for one gateway:
 //! `to_writer_bytes + shards × (receive_bytes_per_shard) + streams × (2 × session_inbox_bytes +
 //! session_outbox_bytes) + MAX_SPEC_BYTES_ON_THE_WAY + MAX_RELAY_BYTES + shards × MAX_RELAYS_PER_SHARD ×
-//! (MAX_REQUEST_BYTES or MAX_ANSWER_BYTES) + tunnels.most × 2 × (tunnels.window_bytes + MAX_TUNNEL_FRAME_BYTES)`, and what is spoken to by few is far below it.
+//! (MAX_REQUEST_BYTES or MAX_ANSWER_BYTES) + tunnels.most × 2 × (2 × tunnels.window_bytes + MAX_TUNNEL_FRAME_BYTES)`, and what is spoken to by few is far below it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,7 +208,7 @@ pub struct TunnelLimits {
     /// Tunnels of the gateway, from the open on. Zero: none are offered.
     pub most: usize,
     pub per_node: usize,
-    /// What may be on its way in one direction of a tunnel.
+    /// What may be on its way in one direction of a tunnel; HTTP/2 may have as much of it unread.
     pub window_bytes: usize,
     /// How long an open waits for the node's stream.
     pub open_timeout: Duration,
@@ -230,7 +230,7 @@ impl Default for TunnelLimits {
         Self {
             most: 0,
             per_node: 16,
-            window_bytes: 64 << 10,
+            window_bytes: 256 << 10,
             open_timeout: Duration::from_secs(10),
             max_life: Duration::from_secs(12 * 3600),
             reauthorize_every: Duration::from_secs(60),

@@ -381,6 +381,8 @@ pub struct LaneWant {
     pub free: Credits,
     /// First attempts at or below this seq are known to be gone.
     pub cursor: LaneSeq,
+    /// What the lane's last claim gave as its floor, 0 where that is not known.
+    pub floor: LaneSeq,
     /// For the row (`verify` needs them): the lane's capacity, and what is in flight before this pass.
     pub capacity: Credits,
     pub in_flight: Credits,
@@ -393,6 +395,8 @@ pub struct Claim {
     pub command: Command,
     /// Whether the lane's cursor found it, and moves to its seq; the deferred are found otherwise.
     pub moves_cursor: bool,
+    /// No first attempt of the lane with a lower seq is in flight, nor will be. A bound that was right stays right.
+    pub floor: LaneSeq,
     /// How long ago it was enqueued, or came due.
     pub waited: Duration,
 }

@@ -263,3 +263,59 @@ async fn no_plan_of_a_gateway_scans_a_table_even_when_it_was_made_over_an_empty_
     let read: u32 = read.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap();
     assert!(read < 300, "{read} buffers for four commands\n{plan}");
 }
+
+#[tokio::test]
+async fn what_another_transaction_rewrote_meanwhile_waits_for_the_next_pass_with_all_behind_it() {
+    let mut db = database().await;
+    db.nodes(2).await;
+    let proof = db.lease().await;
+    let session = db.connect(&proof, "n1", &[("default", 9)]).await;
+    let beside = db.connect(&proof, "n2", &[("default", 9)]).await;
+    let first = db.enqueue("n1", "default").await;
+    let second = db.enqueue("n1", "default").await;
+    let other = db.enqueue("n2", "default").await;
+    let wants = vec![want("n1", session.epoch, "default", 9), want("n2", beside.epoch, "default", 9)];
+    // The pass begins to read, and stands at the lease.
+    let mut holder = db.client("holder").await;
+    run(&mut holder, "BEGIN; SELECT FROM leases WHERE name = 'gateway:g1' FOR UPDATE").await;
+    let (mut runner, asked, shown) = (db.runner(Queue::Dispatch), wants.clone(), proof.clone());
+    let passing = tokio::spawn(async move {
+        let claims = dispatch(&mut runner, &shown, asked).await;
+        (claims, runner)
+    });
+    db.until_waits_for("gateway g1 dispatch", "holder").await;
+    run(&mut db.sql, &format!("UPDATE commands SET payload = 'mended' WHERE id = '{first}'")).await;
+    run(&mut holder, "ROLLBACK").await;
+    let (claims, mut runner) = passing.await.unwrap();
+    assert_eq!(ids(&claims), [other], "the second of a lane never goes before its first");
+    let claims = dispatch(&mut runner, &proof, wants).await;
+    assert_eq!(ids(&claims), [first, second]);
+    assert_eq!(&claims[0].command.payload[..], b"mended");
+}
+
+#[tokio::test]
+async fn a_floor_that_is_known_is_looked_for_again_when_the_lane_has_moved_on() {
+    let mut db = database().await;
+    db.nodes(1).await;
+    let proof = db.lease().await;
+    let session = db.connect(&proof, "n1", &[("default", 9)]).await;
+    let mut runner = db.runner(Queue::Dispatch);
+    let mut next = want("n1", session.epoch, "default", 1);
+    let mut floors = Vec::new();
+    for seq in 1..=70 {
+        let id = db.enqueue("n1", "default").await;
+        let claims = dispatch(&mut runner, &proof, vec![next.clone()]).await;
+        assert_eq!(ids(&claims), [id]);
+        next = LaneWant { cursor: claims[0].command.seq, floor: claims[0].floor, ..next };
+        floors.push(claims[0].floor.0);
+        // The third stays in flight: no floor is above it.
+        if seq != 3 {
+            let entries = vec![update("n1", id, 1, CommandState::Succeeded)];
+            db.runner(Queue::Updates).run(&Job::Updates { entries }).await;
+        }
+    }
+    assert_eq!(floors[..64], [1; 64]);
+    assert_eq!(floors[64..], [3; 6]);
+    let held = "SELECT count(*) FROM commands WHERE lane_floor > 3 OR lane_floor IS NULL";
+    assert_eq!(number(&mut db.sql, held).await, 0);
+}

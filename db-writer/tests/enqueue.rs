@@ -126,6 +126,31 @@ async fn many_are_enqueued_at_once_each_with_its_own_id() {
 }
 
 #[tokio::test]
+async fn many_at_once_are_no_list_that_is_looked_through_for_each_of_another() {
+    let mut db = database().await;
+    db.nodes(300).await;
+    let many = "SELECT count(*) FROM enqueue_commands((SELECT array_agg('n' || i) FROM generate_series(1, 300) i), \
+                ARRAY['looked-at'])";
+    run(&mut db.sql, "LOAD 'auto_explain'; SET auto_explain.log_nested_statements = on").await;
+    run(&mut db.sql, "SET auto_explain.log_analyze = on; SET auto_explain.log_timing = off").await;
+    // From the sixth call on the plan is one that knows no counts.
+    for call in 0..8 {
+        if call == 7 {
+            run(&mut db.sql, "SET auto_explain.log_min_duration = 0").await;
+        }
+        assert_eq!(number(&mut db.sql, many).await, 300);
+    }
+    let log = server_log();
+    let plan = log
+        .split("Query Text:")
+        .find(|plan| plan.contains("looked-at") || plan.contains("INSERT INTO commands"));
+    assert!(plan.is_some_and(|plan| plan.contains("Insert on commands")), "the plan was not written down");
+    assert!(!log.contains("Rows Removed by Join Filter"), "{}", plan.unwrap_or_default());
+    let seqs = "SELECT count(DISTINCT seq) || '/' || max(seq) FROM commands WHERE node_id = 'n300'";
+    assert_eq!(text(&mut db.sql, seqs).await, "8/8");
+}
+
+#[tokio::test]
 async fn bulk_enqueues_in_opposite_orders_never_lock_each_other_out() {
     let mut db = database().await;
     db.nodes(30).await;

@@ -39,7 +39,6 @@ over_both! {
     an_open_that_nobody_answers_ends_with_its_reason
     a_tunnel_ends_with_its_life_its_session_its_certificate_and_on_request
     the_node_hears_why_its_side_ended
-    opens_that_fail_or_are_given_up_leave_nothing_behind
 }
 
 /// Everything quick that stories wait for.
@@ -404,65 +403,4 @@ async fn a_revocation_ends_the_stream_of_its_certificate_and_leaves_the_session_
         }
     }
     stage.at_rest().await;
-}
-
-async fn many_opens_that_fail_or_are_given_up(rounds: usize, transport: Transport) {
-    let stage = TunnelStage::over(
-        transport,
-        "tunnel_many",
-        "[tunnels]\nopen_timeout = \"200ms\"\nmax_per_node = 64\n",
-    )
-    .await;
-    let refusing = TunnelTaker::refusing("no");
-    let ignoring = TunnelTaker::ignoring();
-    let _refusing = stage.node_as("refusing", |options| options.tunnels = Some(refusing)).await;
-    let _ignoring = stage.node_as("ignoring", |options| options.tunnels = Some(ignoring)).await;
-    let _node = stage.node("n1").await;
-    let mut failed = 0;
-    while failed < rounds {
-        let given_up = async |name: &str, after: u64| {
-            let wish = stage.wish(name, "echo");
-            let opening = stage.client.open_tunnel(&wish);
-            drop(tokio::time::timeout(Duration::from_millis(after), opening).await);
-        };
-        let fails = async |name: &str| {
-            let wish = stage.wish(name, "echo");
-            assert!(stage.client.open_tunnel(&wish).await.is_err());
-        };
-        let bad = async || {
-            let wish = TunnelOpen { ticket: "x".to_owned(), ..stage.wish("n1", "echo") };
-            assert!(stage.client.open_tunnel(&wish).await.is_err());
-        };
-        tokio::join!(
-            fails("refusing"),
-            fails("refusing"),
-            fails("nobody"),
-            fails("ignoring"),
-            given_up("ignoring", 20),
-            given_up("ignoring", 50),
-            given_up("n1", 1),
-            given_up("n1", 3),
-            given_up("n1", 9),
-            bad(),
-        );
-        failed += 10;
-    }
-    stage.at_rest().await;
-    // And it still works.
-    let mut tunnel = stage.open("n1", "echo").await;
-    say(&mut tunnel, "hello").await;
-    data_until(&mut tunnel, "hello").await;
-    drop(tunnel);
-    stage.at_rest().await;
-}
-
-async fn opens_that_fail_or_are_given_up_leave_nothing_behind(transport: Transport) {
-    many_opens_that_fail_or_are_given_up(200, transport).await;
-}
-
-#[tokio::test]
-#[ignore = "long: GATEWAY_TUNNEL_OPENS, 10000 by default"]
-async fn thousands_of_opens_that_fail_or_are_given_up_leave_nothing_behind() {
-    let rounds = std::env::var("GATEWAY_TUNNEL_OPENS").ok().and_then(|count| count.parse().ok());
-    many_opens_that_fail_or_are_given_up(rounds.unwrap_or(10_000), support::transport()).await;
 }

@@ -23,13 +23,19 @@ pub enum FramingError {
 
 /// A message with its prefix, ready to be sent.
 pub fn encode(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut frame = BytesMut::with_capacity(PREFIX_BYTES + length);
-    frame.put_u8(0);
-    frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // Writing into memory that was reserved for it can't fail.
-    let _ = message.encode(&mut frame);
+    let mut frame = BytesMut::new();
+    encode_behind(message, &mut frame);
     frame.freeze()
+}
+
+/// Puts a message with its prefix behind others, to be sent together.
+pub fn encode_behind(message: &impl Message, frames: &mut BytesMut) {
+    let length = message.encoded_len();
+    frames.reserve(PREFIX_BYTES + length);
+    frames.put_u8(0);
+    frames.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    // Writing into memory that was reserved for it can't fail.
+    let _ = message.encode(frames);
 }
 
 /// Cuts a stream of chunks into messages.

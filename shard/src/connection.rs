@@ -128,6 +128,8 @@ pub(crate) struct Connection {
     renounced: Renounced,
     /// For how many tunnels the connection's window is wide enough.
     tunnels: u32,
+    /// Whether its streams have the window of tunnels.
+    is_wide: bool,
     deadline: Deadline,
     _place: Option<Place>,
     // Last: the shard counts the connection until all above is gone.
@@ -158,6 +160,7 @@ impl Connection {
             leaving_until,
             renounced,
             tunnels: 0,
+            is_wide: false,
             deadline: shard.timers.deadline(Arc::clone(&bell)),
             bell,
             shard: Rc::clone(shard),
@@ -251,12 +254,23 @@ impl Connection {
         }
     }
 
-    /// Each tunnel may keep a whole stream's window unread, and the others of the connection lose nothing.
+    /// Each tunnel may keep a whole window unread, and the others of the connection lose nothing.
     fn fit_window(&mut self) {
         let tunnels = self.streams.iter().filter(|stream| stream.is_tunnel()).count();
         let tunnels = u32::try_from(tunnels).unwrap_or(u32::MAX);
+        let window = self.shard.limits.tunnels.window_bytes;
+        let window = u32::try_from(window).unwrap_or(u32::MAX).max(STREAM_WINDOW_BYTES);
         if std::mem::replace(&mut self.tunnels, tunnels) != tunnels {
-            self.http2.set_target_window_size(CONNECTION_WINDOW_BYTES + tunnels * STREAM_WINDOW_BYTES);
+            self.http2.set_target_window_size(CONNECTION_WINDOW_BYTES + tunnels * window);
+            self.bell.ring();
+        }
+        // It can't be said until the peer has taken the settings before: then in the turn that this brings.
+        if tunnels > 0
+            && window > STREAM_WINDOW_BYTES
+            && !self.is_wide
+            && self.http2.set_initial_window_size(window).is_ok()
+        {
+            self.is_wide = true;
             self.bell.ring();
         }
     }

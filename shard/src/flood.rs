@@ -93,6 +93,12 @@ impl FrameMeter {
         Ok(work)
     }
 
+    /// How much of a DATA frame's payload comes next.
+    pub(crate) fn data_left(&self) -> usize {
+        let [_, _, _, kind, ..] = self.header;
+        if kind == DATA && self.header_bytes == 0 { self.skip } else { 0 }
+    }
+
     /// So many DATA frames were sent to the peer, which may answer them with probes and window updates.
     pub(crate) fn handle_data_sent(&mut self, frames: u32) {
         let allowed = frames.saturating_mul(CONTROL_FOR_DATA);
@@ -189,6 +195,18 @@ mod tests {
         let mut work = |kind| meter.handle_bytes(&frame(kind, 0), Moment::default).expect("within the burst");
         let (request, ping, data) = (work(HEADERS), work(6), work(DATA));
         assert!(request > ping && ping > data && data > HEADER_BYTES);
+    }
+
+    #[test]
+    fn what_is_left_of_data_is_known_and_of_other_frames_nothing_is_said() {
+        let mut meter = meter();
+        let mut left = |bytes: &[u8]| {
+            meter.handle_bytes(bytes, Moment::default).expect("within the burst");
+            meter.data_left()
+        };
+        let (data, ping) = (frame(DATA, 1000), frame(6, 8));
+        assert_eq!([left(&data[..5]), left(&data[5..109]), left(&data[109..])], [0, 900, 0]);
+        assert_eq!([left(&ping[..5]), left(&ping[5..13]), left(&ping[13..])], [0, 0, 0]);
     }
 
     #[test]

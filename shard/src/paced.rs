@@ -19,7 +19,8 @@ use crate::counters::ShardCounters;
 use crate::executor::Clock;
 use crate::flood::FrameMeter;
 
-/// HTTP/2 works off whatever a read gives it, so what it is given at once is little.
+/// HTTP/2 works off whatever a read gives it, so what it is given at once is little; but for the payload of a DATA
+/// frame, which makes no work until it is whole.
 const CHUNK_BYTES: usize = 2 << 10;
 
 /// What is read through `Paced`.
@@ -76,7 +77,8 @@ impl<T: AsyncBufRead + Costs + Unpin> AsyncRead for Paced<T> {
         }
         let before = buffer.filled().len();
         let there = std::task::ready!(Pin::new(&mut this.io).poll_fill_buf(context))?;
-        let chunk = &there[..there.len().min(CHUNK_BYTES).min(buffer.remaining())];
+        let data_left = this.meter.as_ref().map_or(0, FrameMeter::data_left);
+        let chunk = &there[..there.len().min(CHUNK_BYTES.max(data_left)).min(buffer.remaining())];
         buffer.put_slice(chunk);
         let taken = chunk.len();
         Pin::new(&mut this.io).consume(taken);

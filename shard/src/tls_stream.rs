@@ -5,8 +5,8 @@
 //! record that has come in part, plaintext that its reader has left, a record that the socket did not take.
 //!
 //! 1. At rest it owns no heap memory beside the session's keys and state.
-//! 2. One read of the socket brings at most a record's bytes, and no other is made before its plaintext is taken; one
-//!    record is sealed at a time, and no other while some of it waits.
+//! 2. One read of the socket brings at most the bytes of `RECORDS_AT_ONCE`, and no other is made before its plaintext is
+//!    taken; at most so many are sealed at a time, and no other while some of them waits.
 //! 3. What must be sent for the session's sake (answers of the handshake, alerts, keys) goes before what is sealed
 //!    after it, and with the next write or flush where the socket has no room.
 //! 4. An end without `close_notify` is an error, so that nothing is taken for whole that was cut.
@@ -30,10 +30,13 @@ use crate::paced::Costs;
 const RECORD_BYTES: usize = 16 << 10;
 /// A record's header, its type, its tag, and some room: what more is needed is asked for.
 const SEAL_BYTES: usize = 64;
+/// Who sends or takes much costs few system calls.
+const RECORDS_AT_ONCE: usize = 4;
+const SEALED_BYTES: usize = RECORDS_AT_ONCE * RECORD_BYTES;
 /// One read of a socket.
-const READ_BYTES: usize = RECORD_BYTES + 256;
+const READ_BYTES: usize = RECORDS_AT_ONCE * (RECORD_BYTES + 256);
 /// What may wait for its rest: a message of a handshake, which may span records, and one record more.
-const MAX_PARTIAL: usize = (64 << 10) + READ_BYTES;
+const MAX_PARTIAL: usize = (64 << 10) + RECORD_BYTES + 256;
 
 thread_local! {
     /// Lent to one connection at a time, for no longer than a call.
@@ -191,6 +194,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
 
     /// One step of the session: so many bytes are done with, and whether there may be another.
     fn step(&mut self, incoming: &mut [u8], wanted: Wanted<'_>) -> (usize, io::Result<bool>) {
+        let came = incoming.len();
         let UnbufferedStatus { mut discard, state } = self.session.process_tls_records(incoming);
         let outcome = match state {
             Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
@@ -198,6 +202,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
                     None => break Ok(true),
                     Some(Ok(record)) => {
                         discard += record.discard;
+                        if self.plaintext.is_empty() {
+                            self.plaintext.reserve_exact(came);
+                        }
                         self.plaintext.extend_from_slice(record.payload);
                     }
                     Some(Err(error)) => break Err(invalid(error)),
@@ -217,10 +224,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
             }
             Ok(ConnectionState::WriteTraffic(mut traffic)) => match wanted {
                 Wanted::Nothing => Ok(false),
-                Wanted::Data(plaintext) => append(&mut self.outgoing, plaintext.len() + SEAL_BYTES, |room| {
-                    traffic.encrypt(plaintext, room)
-                })
-                .map(|()| false),
+                Wanted::Data(plaintext) => {
+                    let seals = plaintext.len().div_ceil(RECORD_BYTES) * SEAL_BYTES;
+                    append(&mut self.outgoing, plaintext.len() + seals, |room| {
+                        traffic.encrypt(plaintext, room)
+                    })
+                    .map(|()| false)
+                }
                 Wanted::End => {
                     append(&mut self.outgoing, SEAL_BYTES, |room| traffic.queue_close_notify(room))
                         .map(|()| false)
@@ -265,10 +275,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes the plaintext of one record, if nothing waits before it.
+    /// Takes the plaintext of a few records, if nothing waits before it.
     fn poll_take(&mut self, context: &mut Context<'_>, plaintext: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_send(context))?;
-        let plaintext = &plaintext[..plaintext.len().min(RECORD_BYTES)];
+        let plaintext = &plaintext[..plaintext.len().min(SEALED_BYTES)];
         if !plaintext.is_empty() {
             self.seal(Wanted::Data(plaintext))?;
             if let Poll::Ready(Err(error)) = self.poll_send(context) {
@@ -368,7 +378,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<T> {
         self.get_mut().poll_take(context, bytes)
     }
 
-    /// All slices go into one record, as far as they fit.
+    /// All slices go into one record, or into a few, as far as they fit.
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -381,10 +391,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<T> {
             return this.poll_take(context, first.map_or(&[], |slice| slice));
         };
         ready!(this.poll_send(context))?;
-        with_lent(RECORD_BYTES, |lent| {
+        with_lent(SEALED_BYTES, |lent| {
             let mut length = 0;
             for slice in first.into_iter().chain([second]).chain(filled) {
-                let taken = slice.len().min(RECORD_BYTES - length);
+                let taken = slice.len().min(SEALED_BYTES - length);
                 lent[length..length + taken].copy_from_slice(&slice[..taken]);
                 length += taken;
             }

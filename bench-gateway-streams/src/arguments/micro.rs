@@ -71,6 +71,9 @@ pub(crate) struct MicroArguments {
     /// Where the JSON report is written
     #[arg(long)]
     pub(crate) report: Option<PathBuf>,
+    /// A report that was kept, such as configs/bench/micro.json: no operation may cost over a tenth more than it did there
+    #[arg(long)]
+    pub(crate) baseline: Option<PathBuf>,
     #[arg(long, hide = true)]
     pub(crate) only: Option<MicroOperation>,
     #[arg(long, hide = true, default_value_t = 1)]

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::row;
+use super::{BareStatements, row};
 use crate::latency::Percentiles;
 
 /// One command to every node.
@@ -36,6 +36,8 @@ pub(crate) struct FanoutShare {
     pub(crate) rounds: Vec<FanoutRound>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bare_push: Option<BarePush>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bare_statements: Option<BareStatements>,
     /// Commands that did not reach their node in time.
     pub(crate) missing: u64,
 }
@@ -87,6 +89,16 @@ impl FanoutShare {
                 "bare push, same clients",
                 &format!("median {all:.1} ms, {all_of}; the fan-out took x {ratio:.2}"),
             ));
+        }
+        if let (Some(statements), Some(all)) = (self.bare_statements, self.all_ms()) {
+            lines.push(statements.line());
+            let claims = statements.claims_ms();
+            if let Some(push) = self.bare_all_ms() {
+                lines.push(row(
+                    "all claims alone, then the push",
+                    &format!("{claims:.1} + {push:.1} ms; the fan-out took x {:.2}", all / (claims + push)),
+                ));
+            }
         }
         if self.missing > 0 {
             lines.push(row("NOT REACHED", &self.missing.to_string()));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::row;
+use super::{BareStatements, row};
 
 /// How a queue of the writer batched.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -36,6 +36,8 @@ pub(crate) struct ThroughputShare {
     // Beyond the stable part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sections_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bare_statements: Option<BareStatements>,
     /// By part, then by queue.
     pub(crate) batches: BTreeMap<&'static str, BTreeMap<String, BatchSize>>,
     /// CPU of the gateway by part, 100 for one core.
@@ -106,6 +108,7 @@ impl ThroughputShare {
                 ));
             }
         }
+        lines.extend(self.bare_statements.map(BareStatements::line));
         for (name, writer, bare, ratio) in [
             (
                 "the writer alone, commands/s",

@@ -2,7 +2,8 @@
 //!
 //! 1. One statement enqueues all; times count from the moment before its COMMIT is sent.
 //! 2. A round is over when every result is stored, so that no round works off what another left.
-//! 3. The yardstick is taken in the same run, as often, before the fleet stands.
+//! 3. The yardstick is taken in the same run, as often, before the fleet stands. What the database's part alone takes is
+//!    measured at the end, while the fleet stands idle.
 
 use gateway_testbed::node::Behaviour;
 
@@ -50,6 +51,9 @@ pub(crate) async fn run(arguments: Box<FanoutArguments>) -> anyhow::Result<bool>
             share.rounds.push(round);
         }
         tokio::time::sleep(plan.pause).await;
+    }
+    if ground.world.is_own() {
+        share.bare_statements = Some(bare::measure_statements(&ground.world, plan.payload_bytes).await?);
     }
     let mut report =
         Report { scenario: "fanout", fanout_ms: all.percentiles(), fanout: Some(share), ..Report::default() };

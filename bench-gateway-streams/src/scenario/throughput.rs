@@ -13,8 +13,9 @@ use gateway_testbed::node::Behaviour;
 
 use super::ground::{Ground, Judged};
 use crate::arguments::{Part, ThroughputArguments, ThroughputPlan};
+use crate::bare;
 use crate::fleet::Order;
-use crate::flood::{Flood, FloodPlan, Pace};
+use crate::flood::{Flood, FloodPlan, PAYLOAD_BYTES, Pace};
 use crate::progress::say;
 use crate::report::{BatchSize, Report, ThroughputShare};
 use crate::sampler::cpu_percent;
@@ -52,6 +53,9 @@ pub(crate) async fn run(arguments: Box<ThroughputArguments>) -> anyhow::Result<b
         report.completion_ms = figures.completion.percentiles();
         report.curves.insert("dispatch", figures.dispatch.curve());
         report.curves.insert("completion", figures.completion.curve());
+    }
+    if plan.has(Part::Commands) && ground.world.is_own() {
+        share.bare_statements = Some(bare::measure_statements(&ground.world, PAYLOAD_BYTES).await?);
     }
     if plan.has(Part::Events) {
         share.events_per_s = Some(Box::pin(events(&plan, &mut ground, &mut share)).await?);

@@ -6,7 +6,7 @@
 //! 2. Only who may call gets a place: `MAX_CONNECTIONS` in all, `MAX_OF_ONE` of one name. Whoever may not, or finds
 //!    none, is answered why, once, and has `AWAY_WITHIN`; of those there are `MAX_AWAY`, and one more ends the oldest.
 //! 3. Each has at most `MAX_STREAMS` calls open, header lists of `MAX_HEADER_BYTES`, and what is sent to it waits in
-//!    at most `SEND_BYTES` a call: flow control holds back who sends, and who is sent to.
+//!    at most the window of tunnels a call: flow control holds back who sends, and who is sent to.
 //! 4. A connection has no longest life, since the body of a call may be a tunnel. It takes no more calls, and ends with
 //!    the last that is open, when none was for `IDLE_FOR`, when its certificate has expired, or when the CA of clients
 //!    was replaced by one that does not vouch for it. A peer that is gone is found by a ping within
@@ -22,7 +22,7 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls_pki_types::CertificateDer;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
@@ -48,11 +48,15 @@ const IDLE_FOR: Duration = Duration::from_secs(60);
 const CALL_WITHIN: Duration = Duration::from_secs(120);
 const MAX_STREAMS: u32 = 256;
 const MAX_HEADER_BYTES: u32 = 16 << 10;
-/// What a peer may send of one call before it is read.
-const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-/// The same of all calls of a connection: those that are not read, as tunnels to slow nodes, hold up no other.
-const CONNECTION_WINDOW_BYTES: u32 = MAX_STREAMS * STREAM_WINDOW_BYTES;
-const SEND_BYTES: usize = 64 << 10;
+/// What a peer may send of one call before it is read, and what may wait to be sent to it, where the window of tunnels
+/// is not larger. Of all calls of a connection it may send that of each: those that are not read, as tunnels to
+/// slow nodes, hold up no other.
+const LEAST_WINDOW_BYTES: u32 = 64 << 10;
+/// The largest DATA frame: the data of a tunnel comes in few large ones, yet each is memory that another thread gives
+/// back, which the allocator does not soon find again where it is larger.
+const FRAME_BYTES: u32 = 32 << 10;
+/// One read of a socket, where TLS by itself takes 4 KiB.
+const READ_BYTES: usize = 64 << 10;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 /// Between accepts that fail (no descriptor left), so that the thread does not spin.
@@ -67,9 +71,10 @@ pub(crate) async fn serve(
 ) {
     let ApiConfig { tls, clients, drain_within, desk, to_shards, started, .. } = config;
     let shards = Arc::new(Shards::new(to_shards, started));
+    let window_bytes = tunnels.as_ref().map_or(0, TunnelDoor::window_bytes).max(LEAST_WINDOW_BYTES);
     let (bodies, opens) = (Arc::default(), Arc::new(Semaphore::new(tunnels::MAX_UNSAID)));
     let router = router(ApiState { status, desk, drain_within, shards, bodies, opens, tunnels });
-    let mut hall = Hall { tls, clients, router, open: Vec::new(), away: Crowd::new(MAX_AWAY) };
+    let mut hall = Hall { tls, clients, router, window_bytes, open: Vec::new(), away: Crowd::new(MAX_AWAY) };
     let mut handshakes = Crowd::new(MAX_HANDSHAKES);
     let (proved, mut guests) = mpsc::unbounded_channel();
     loop {
@@ -91,7 +96,7 @@ pub(crate) async fn serve(
 
 /// A connection whose peer has proved itself.
 struct Guest {
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<BufReader<TcpStream>>,
     chain: Vec<CertificateDer<'static>>,
     names: Arc<[String]>,
 }
@@ -99,6 +104,7 @@ struct Guest {
 async fn shake(stream: TcpStream, acceptor: TlsAcceptor, proved: mpsc::UnboundedSender<Guest>) {
     // Only latency is lost without it.
     let _ = stream.set_nodelay(true);
+    let stream = BufReader::with_capacity(READ_BYTES, stream);
     // Who can't prove itself ends its own connection and concerns nobody else; the alert has told it why.
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await else {
         return;
@@ -121,6 +127,7 @@ struct Hall {
     tls: watch::Receiver<Arc<ApiTls>>,
     clients: Arc<[String]>,
     router: Router,
+    window_bytes: u32,
     /// By the name that lets them in.
     open: Vec<(String, AbortHandle)>,
     away: Crowd,
@@ -132,16 +139,18 @@ impl Hall {
         match self.place(&names) {
             Ok(name) => {
                 let router = self.router.clone().layer(axum::Extension(Caller { names }));
-                let (streams, tls) = (Streams::new(CALL_WITHIN), self.tls.clone());
+                let (streams, tls, window_bytes) =
+                    (Streams::new(CALL_WITHIN), self.tls.clone(), self.window_bytes);
                 let task = tokio::spawn(async move {
                     let over = over(&streams, &chain, tls);
-                    keep(stream, router, &streams, over).await;
+                    keep(stream, router, window_bytes, &streams, over).await;
                 });
                 self.open.push((name, task.abort_handle()));
             }
             Err(refusal) => self.away.admit(async move {
                 let streams = Streams::new(CALL_WITHIN);
-                let answering = keep(stream, turned_away(refusal), &streams, streams.first());
+                let answering =
+                    keep(stream, turned_away(refusal), LEAST_WINDOW_BYTES, &streams, streams.first());
                 let _ = tokio::time::timeout(AWAY_WITHIN, answering).await;
             }),
         }
@@ -189,12 +198,18 @@ async fn over(streams: &Streams, chain: &[CertificateDer<'_>], mut tls: watch::R
 }
 
 /// Serves a connection; from `over` on it takes no more calls, and ends with the last that is open.
-async fn keep<S>(stream: S, router: Router, streams: &Streams, over: impl Future<Output = ()>)
-where
+async fn keep<S>(
+    stream: S,
+    router: Router,
+    window_bytes: u32,
+    streams: &Streams,
+    over: impl Future<Output = ()>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = TowerToHyperService::new(router);
-    let mut connection = pin!(builder(streams.clone()).serve_connection(TokioIo::new(stream), service));
+    let mut connection =
+        pin!(builder(streams.clone(), window_bytes).serve_connection(TokioIo::new(stream), service));
     // A peer that breaks HTTP or goes away ends its own connection and concerns nobody else.
     tokio::select! {
         // It must have begun to look before the first stream comes.
@@ -206,15 +221,16 @@ where
     let _ = connection.await;
 }
 
-fn builder(streams: Streams) -> http2::Builder<Streams> {
+fn builder(streams: Streams, window_bytes: u32) -> http2::Builder<Streams> {
     let mut builder = http2::Builder::new(streams);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_send_buf_size(SEND_BYTES)
+        .initial_stream_window_size(window_bytes)
+        .initial_connection_window_size(MAX_STREAMS * window_bytes)
+        .max_frame_size(FRAME_BYTES)
+        .max_send_buf_size(window_bytes as usize)
         .header_table_size(0)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_ANSWERED_WITHIN);
@@ -249,7 +265,7 @@ mod tests {
             .route("/tunnel", get(tunnel));
         tokio::spawn(async move {
             let streams = Streams::new(QUIET / 2);
-            keep(far, router, &streams, streams.none_for(QUIET)).await;
+            keep(far, router, LEAST_WINDOW_BYTES, &streams, streams.none_for(QUIET)).await;
         });
         let (requests, connection) = h2::client::handshake(near).await.unwrap();
         let ended = tokio::spawn(async move {

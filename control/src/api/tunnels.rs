@@ -76,7 +76,7 @@ pub(crate) async fn open(State(state): State<ApiState>, request: Request) -> Res
     drop(unsaid);
     let (id, input, output) = door.open(wanted).await.map_err(NotOpened)?;
     let (stream, taken) = (streams::of_tunnel(), output.taken());
-    let patience = door.taken_within();
+    let patience = door.taken_within;
     drop(tokio::spawn(async move {
         // It ends with the tunnel.
         input.carry(messages).await;

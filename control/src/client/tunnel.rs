@@ -24,8 +24,10 @@ use super::{CallError, GatewayClient};
 /// Longer than any open waits for its node.
 const OPENED_WITHIN: Duration = Duration::from_secs(75);
 const LONGEST_MESSAGE: usize = 128 << 10;
-/// Data in one message.
-const PIECE_BYTES: usize = 32 << 10;
+/// Data in one message: with all heads it fits a DATA frame of the gateway's and two records of TLS, and divides windows.
+const PIECE_BYTES: usize = (32 << 10) - 128;
+/// A message does not leave in smaller parts than this. Gateways have windows of 64 KiB and more.
+const SMALLEST_PART: usize = 4 << 10;
 const TUNNEL_ID: &str = "gateway-tunnel-id";
 
 /// The gateway, or the way to it, is gone.
@@ -142,16 +144,14 @@ impl TunnelSender {
         let cut = |error: h2::Error| TunnelCut(error.to_string());
         while !message.is_empty() {
             self.body.reserve_capacity(message.len());
-            if self.body.capacity() == 0 {
+            if self.body.capacity() < message.len().min(SMALLEST_PART) {
                 match poll_fn(|context| self.body.poll_capacity(context)).await {
                     Some(room) => drop(room.map_err(cut)?),
                     None => return Err(TunnelCut("the gateway takes no more".to_owned())),
                 }
-            }
-            let part = message.split_to(self.body.capacity().min(message.len()));
-            if part.is_empty() {
                 continue;
             }
+            let part = message.split_to(self.body.capacity().min(message.len()));
             self.body.send_data(part, false).map_err(cut)?;
         }
         Ok(())

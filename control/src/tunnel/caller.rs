@@ -3,7 +3,8 @@
 //! Both halves end with the tunnel; the caller may let go of either, and the room hears of it.
 //!
 //! 1. The caller's body is read only while the direction to the node has room.
-//! 2. What the caller has taken is given back to the node's stream, in pieces of some size.
+//! 2. What the caller has taken is given back to the node's stream, in pieces of some size. What waits for it when it
+//!    takes more goes together, up to `TOGETHER_BYTES`: bulk costs few frames and few system calls.
 //! 3. The last frame of the output is `TunnelClosed`. A tunnel that the node has ended gives all that the node
 //!    said before; one that is cut gives nothing more.
 //! 4. The place of a tunnel is given back with its output; `Taken` tells whether that is still being taken.
@@ -16,7 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use gateway_core::seam::ToShard;
 use gateway_core::tunnel::flow::cost_bytes;
 use gateway_core::tunnel::{
@@ -27,6 +28,10 @@ use hyper::body::Frame;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Ask, FromNode, Place, broken, wire};
+
+/// From so much on, frames to a caller that wait wait further. What a DATA frame has room for, if the caller's HTTP/2
+/// takes large ones.
+const TOGETHER_BYTES: usize = 48 << 10;
 
 /// The messages of a caller's body.
 pub(crate) struct Messages {
@@ -171,7 +176,7 @@ impl CallerOutput {
         cut: oneshot::Receiver<TunnelClose>,
         window_bytes: usize,
     ) -> Self {
-        let grant_at = window_bytes / 4;
+        let grant_at = window_bytes / 2;
         Self {
             _place: place,
             taken: Arc::default(),
@@ -218,21 +223,44 @@ impl CallerOutput {
                 Err(_) => self.cut = None,
             }
         }
-        match self.frames.poll_recv(context) {
-            Poll::Ready(Some(FromNode::Frame(frame))) => {
-                self.ungranted += cost_bytes(&frame);
-                if self.ungranted >= self.grant_at {
+        let mut together = BytesMut::new();
+        loop {
+            let next = match self.frames.poll_recv(context) {
+                Poll::Ready(next) => next,
+                Poll::Pending if together.is_empty() => {
                     self.grant();
+                    return Poll::Pending;
                 }
-                Poll::Ready(Some(wire::encode(frame)))
-            }
-            Poll::Ready(Some(FromNode::Finished)) => Poll::Ready(Some(self.end(&TunnelClose::Finished))),
-            // Only with the room.
-            Poll::Ready(None) => Poll::Ready(Some(self.end(&TunnelClose::Stopping))),
-            Poll::Pending => {
-                self.grant();
-                Poll::Pending
-            }
+                Poll::Pending => break,
+            };
+            let end = match next {
+                Some(FromNode::Frame(frame)) => {
+                    self.ungranted += cost_bytes(&frame);
+                    self.make_room(&mut together, &frame);
+                    wire::encode(frame, &mut together);
+                    if together.len() >= TOGETHER_BYTES {
+                        break;
+                    }
+                    continue;
+                }
+                Some(FromNode::Finished) => TunnelClose::Finished,
+                // Only with the room.
+                None => TunnelClose::Stopping,
+            };
+            together.extend_from_slice(&self.end(&end));
+            return Poll::Ready(Some(together.freeze()));
+        }
+        if self.ungranted >= self.grant_at {
+            self.grant();
+        }
+        Poll::Ready(Some(together.freeze()))
+    }
+
+    /// Reserves memory for all that goes together at once, where more than this frame does.
+    fn make_room(&self, together: &mut BytesMut, frame: &TunnelFrame) {
+        if together.is_empty() && !self.frames.is_empty() {
+            let waiting = cost_bytes(frame) * (1 + self.frames.len());
+            together.reserve(waiting.min(TOGETHER_BYTES + cost_bytes(frame)));
         }
     }
 }
@@ -266,5 +294,55 @@ impl Taken {
             }
             before = now;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gateway_core::ids::ShardId;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_for_a_caller_goes_together_and_its_end_comes_last() {
+        let (to_shard, mut couriered) = mpsc::unbounded_channel();
+        let (asks, _asked) = mpsc::unbounded_channel();
+        let (frames, of_node) = mpsc::unbounded_channel();
+        let (_cut, is_cut) = oneshot::channel();
+        let stream = TunnelKey { shard: ShardId(0), slot: 1, serial: 2 };
+        let window = 64 << 10;
+        let mut output = CallerOutput::new(
+            Place { id: TunnelId([1; 16]), asks },
+            stream,
+            to_shard,
+            of_node,
+            is_cut,
+            window,
+        );
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let data = |at: u8| TunnelFrame::Data(Bytes::from(vec![at; 16_000]));
+        for at in 0..6 {
+            assert!(frames.send(FromNode::Frame(data(at))).is_ok());
+        }
+        assert!(frames.send(FromNode::Finished).is_ok());
+        let (mut parts, mut deframer, mut seen) = (0, Deframer::new(MAX_TUNNEL_FRAME_BYTES), Vec::new());
+        while let Poll::Ready(Some(bytes)) = output.poll_bytes(&mut context) {
+            assert!(bytes.len() < TOGETHER_BYTES + 16_100);
+            parts += 1;
+            deframer.push(bytes);
+            while let Some(message) = deframer.next().expect("well formed") {
+                seen.push(wire::decode(message).expect("a frame"));
+            }
+        }
+        assert_eq!(parts, 2, "four frames, then two and the end");
+        let mut expected: Vec<_> = (0..6).map(|at| Some(data(at))).collect();
+        // `TunnelClosed`, which nobody sends to a gateway.
+        expected.push(None);
+        assert_eq!(seen, expected);
+        let mut granted = 0;
+        while let Ok(ToShard::Tunnel(FromTunnels::Grant { bytes, .. })) = couriered.try_recv() {
+            granted += bytes;
+        }
+        assert_eq!(granted, 4 * cost_bytes(&data(0)), "what is less than half a window is given back later");
     }
 }

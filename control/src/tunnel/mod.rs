@@ -85,7 +85,7 @@ pub struct TunnelDoor {
     asks: mpsc::UnboundedSender<Ask>,
     window_bytes: usize,
     /// How long a caller may take to take something of a tunnel that is over.
-    taken_within: Duration,
+    pub(crate) taken_within: Duration,
 }
 
 impl std::fmt::Debug for TunnelDoor {
@@ -175,6 +175,11 @@ impl Drop for Hold {
 }
 
 impl TunnelDoor {
+    /// What may be on its way in one direction of a tunnel.
+    pub(crate) fn window_bytes(&self) -> u32 {
+        u32::try_from(self.window_bytes).unwrap_or(u32::MAX)
+    }
+
     /// Opens a tunnel; resolves when its node has joined. Dropped before, nothing of it is left.
     pub(crate) async fn open(
         &self,
@@ -194,11 +199,6 @@ impl TunnelDoor {
             CallerInput::new(id, stream, courier.clone(), self.asks.clone(), grants, self.window_bytes);
         let output = CallerOutput::new(place, stream, courier, frames, cut, self.window_bytes);
         Ok((id, input, output))
-    }
-
-    /// How long a caller may take to take something of a tunnel that is over.
-    pub(crate) const fn taken_within(&self) -> Duration {
-        self.taken_within
     }
 
     /// Closes tunnels; gives how many there were.

@@ -2,7 +2,7 @@
 //!
 //! 1. Whatever a caller sends is a message or an error that ends its tunnel; no sentence repeats it.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use gateway_core::ids::NodeId;
 use gateway_core::relay::Hidden;
 use gateway_core::tunnel::ticket::MAX_TICKET_BYTES;
@@ -64,23 +64,21 @@ pub(crate) fn decode(message: Bytes) -> Result<Option<TunnelFrame>, TunnelClose>
     })
 }
 
-/// A frame for a caller, with its prefix.
-pub(crate) fn encode(frame: TunnelFrame) -> Bytes {
-    framed(match frame {
+/// Puts a frame for a caller, with its prefix, behind others.
+pub(crate) fn encode(frame: TunnelFrame, behind: &mut BytesMut) {
+    let arm = match frame {
         TunnelFrame::Data(data) => Arm::Data(v1::TunnelData { data }),
         TunnelFrame::Window { columns, rows } => Arm::Window(v1::TunnelWindow { columns, rows }),
         TunnelFrame::HalfClose => Arm::HalfClose(v1::TunnelHalfClose {}),
         TunnelFrame::Exit { code, message } => Arm::Exit(v1::TunnelExit { code, message }),
-    })
+    };
+    framing::encode_behind(&v1::TunnelFrame { frame: Some(arm) }, behind);
 }
 
 /// The last frame for a caller.
 pub(crate) fn closed(close: &TunnelClose) -> Bytes {
     let message = if *close == TunnelClose::Finished { String::new() } else { close.to_string() };
-    framed(Arm::Closed(v1::TunnelClosed { code: close.code() as u32, message }))
-}
-
-fn framed(arm: Arm) -> Bytes {
+    let arm = Arm::Closed(v1::TunnelClosed { code: close.code() as u32, message });
     framing::encode(&v1::TunnelFrame { frame: Some(arm) })
 }
 

@@ -31,8 +31,9 @@ use crate::time::Moment;
 const PATROL_LANES_PER_PASS: usize = 256;
 /// Lanes that one job reads, each with all that is in flight on it.
 const MAX_LANES_PER_READ: usize = 1_000;
-/// A lane may ask for as much even where many wait, so that a pass is worth its round trip.
-const LEAST_SHARE: usize = 16;
+/// A lane may ask for as much even where many wait: then most have little due, and a pass costs a round trip and a
+/// statement's start (some ten commands' worth) whatever it claims, so that one over many lanes is cheaper by far.
+const LEAST_SHARE: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
 struct Asked {
@@ -131,12 +132,12 @@ impl Dispatch {
         let Some(Flight::Pass(asked)) = self.finish() else { return Vec::new() };
         let mut got: BTreeMap<LaneId, u32> = BTreeMap::new();
         let mut deliveries: Deliveries = Vec::new();
-        for Claim { node, command, moves_cursor, .. } in claims {
+        for Claim { node, command, moves_cursor, floor, .. } in claims {
             let Some(session) = directory.of_epoch(&node, command.session_epoch) else { continue };
             let Some(lane) = ledger.find(&session.lanes, &command.lane) else { continue };
             *got.entry(lane).or_default() += 1;
             if moves_cursor {
-                ledger.move_cursor(lane, command.seq);
+                ledger.move_cursor(lane, command.seq, floor);
             }
             if self.overlap.is_over(&node, command.id, command.attempt) {
                 continue;
@@ -315,6 +316,7 @@ fn ask(ledger: &mut Ledger, candidates: Vec<Asked>) -> (Vec<LaneWant>, Vec<Asked
             lane: lane.name.clone(),
             free: Credits(free),
             cursor: lane.cursor,
+            floor: lane.floor,
             capacity: lane.capacity(),
             in_flight: lane.in_flight(),
         });

@@ -55,6 +55,8 @@ pub(super) struct Lane {
     pub(super) epoch: SessionEpoch,
     pub(super) name: LaneName,
     pub(super) cursor: LaneSeq,
+    /// That of the last claim; 0 where the next pass must look for it.
+    pub(super) floor: LaneSeq,
     capacity: u32,
     in_flight: BTreeMap<CommandId, Attempt>,
     /// What was sent and not reported on yet, with the bytes of its payload.
@@ -146,6 +148,7 @@ impl Ledger {
             epoch,
             name,
             cursor,
+            floor: LaneSeq(0),
             capacity: capacity.0.min(MAX_LANE_CAPACITY),
             in_flight: BTreeMap::new(),
             unreported: BTreeMap::new(),
@@ -288,6 +291,7 @@ impl Ledger {
             lane.unreported.clear();
             lane.unreported_bytes = 0;
             lane.cursor = lane.cursor.max(cursor);
+            lane.floor = LaneSeq(0);
             lane.look = Look::Urgent;
         });
     }
@@ -337,9 +341,10 @@ impl Ledger {
         });
     }
 
-    pub(super) fn move_cursor(&mut self, id: LaneId, cursor: LaneSeq) {
+    pub(super) fn move_cursor(&mut self, id: LaneId, cursor: LaneSeq, floor: LaneSeq) {
         if let Some(lane) = self.get_mut(id) {
             lane.cursor = lane.cursor.max(cursor);
+            lane.floor = lane.floor.max(floor);
         }
     }
 

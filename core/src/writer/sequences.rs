@@ -626,6 +626,7 @@ impl World {
                 node: want.node.clone(),
                 command,
                 moves_cursor: true,
+                floor: LaneSeq(0),
                 waited: Duration::ZERO,
             });
         }

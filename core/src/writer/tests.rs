@@ -262,6 +262,7 @@ fn claims(name: &str, epoch: u64, numbers: impl IntoIterator<Item = u128>) -> Ou
         node: node(name),
         command: command(number, "main", epoch),
         moves_cursor: true,
+        floor: LaneSeq(0),
         waited: Duration::ZERO,
     };
     Outcome::Dispatch(Ok(Routed::Committed(numbers.into_iter().map(claim).collect())))
@@ -767,6 +768,7 @@ fn a_node_with_a_thousand_rows_that_it_can_not_take_starves_nobody() {
                     node: node(&format!("node-{slot}")),
                     command: command(*number, "main", 1),
                     moves_cursor: true,
+                    floor: LaneSeq(0),
                     waited: Duration::ZERO,
                 };
                 let all = claimed.iter().map(claim).collect();

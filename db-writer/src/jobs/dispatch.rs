@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use gateway_core::certificate::KIND_NOT_ALLOWED;
-use gateway_core::ids::SessionEpoch;
+use gateway_core::ids::{LaneSeq, SessionEpoch};
 use gateway_core::limits::MAX_CLAIMS_PER_PASS;
 use gateway_core::store::{Claim, LaneWant, LeaseProof, Routed};
 
@@ -27,6 +27,7 @@ pub(super) async fn execute(
     let lanes: Vec<&str> = wants.iter().map(|want| want.lane.as_str()).collect();
     let free: Vec<i32> = wants.iter().map(|want| integer(want.free.0)).collect();
     let cursors: Vec<i64> = wants.iter().map(|want| bigint(want.cursor.0)).collect();
+    let floors: Vec<i64> = wants.iter().map(|want| bigint(want.floor.0)).collect();
     let capacities: Vec<i32> = wants.iter().map(|want| integer(want.capacity.0)).collect();
     let in_flight: Vec<i32> = wants.iter().map(|want| integer(want.in_flight.0)).collect();
     let rows = sqlx::query_file!(
@@ -43,7 +44,8 @@ pub(super) async fn execute(
         &in_flight,
         bigint(MAX_CLAIMS_PER_PASS as u64),
         destructive_kinds,
-        KIND_NOT_ALLOWED
+        KIND_NOT_ALLOWED,
+        &floors
     )
     .fetch_all(link.autocommit())
     .await?;
@@ -67,6 +69,7 @@ pub(super) async fn execute(
             node: node_id(&node)?,
             command: command.send_in(SessionEpoch(counter(row.session_epoch.unwrap_or_default()))),
             moves_cursor: row.moves_cursor.unwrap_or_default(),
+            floor: LaneSeq(counter(row.lane_floor.unwrap_or_default())),
             waited: Duration::from_micros(counter(row.waited_micros.unwrap_or_default())),
         });
     }

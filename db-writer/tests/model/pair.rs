@@ -414,7 +414,10 @@ impl<'a> Pair<'a> {
         let rows = || self.model.commands().values().filter(|row| row.node == node && row.lane == lane);
         let in_flight = rows().filter(|row| row.state.is_in_flight()).count() as u32;
         let cursor = rows().filter(|row| row.dispatched && !row.deferred).map(|row| row.seq).max();
+        // Any bound below which nothing is in flight: a floor may be old.
+        let held = rows().filter(|row| row.state.is_in_flight() && !row.deferred).map(|row| row.seq).min();
         Some(LaneWant {
+            floor: held.or(cursor).filter(|_| want.knows_cursor).unwrap_or_default(),
             epoch: self.epoch(&node, want.epoch),
             free: Credits(u32::from(want.free)),
             cursor: cursor.filter(|_| want.knows_cursor).unwrap_or_default(),

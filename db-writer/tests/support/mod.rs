@@ -35,6 +35,11 @@ fn cluster() -> &'static Cluster {
     })
 }
 
+/// What the server has written, of this crate's tests together.
+pub fn server_log() -> String {
+    std::fs::read_to_string(cluster().log_path()).unwrap()
+}
+
 /// Whether tables are partitioned by node: in the crate of `partitioned.rs`, which tells the same stories.
 pub fn is_partitioned() -> bool {
     env!("CARGO_CRATE_NAME") == "partitioned"
@@ -243,6 +248,7 @@ pub fn want(name: &str, epoch: SessionEpoch, lane_name: &str, free: u32) -> Lane
         lane: lane(lane_name),
         free: Credits(free),
         cursor: LaneSeq(0),
+        floor: LaneSeq(0),
         capacity: Credits(free),
         in_flight: Credits(0),
     }
@@ -318,7 +324,7 @@ pub fn dispatch_arguments(proof: &LeaseProof, wants: &[LaneWant]) -> String {
         format!("ARRAY[{}]", items.join(","))
     };
     format!(
-        "'{}', '{}', {}, {}, {}, {}, {}, {}, {}, {}, 1000, ARRAY['wipe'], 'barred'",
+        "'{}', '{}', {}, {}, {}, {}, {}, {}, {}, {}, 1000, ARRAY['wipe'], 'barred', {}",
         proof.gateway,
         proof.owner,
         proof.epoch,
@@ -329,6 +335,7 @@ pub fn dispatch_arguments(proof: &LeaseProof, wants: &[LaneWant]) -> String {
         list(&|want| want.cursor.to_string()),
         list(&|want| want.capacity.to_string()),
         list(&|want| want.in_flight.to_string()),
+        list(&|want| want.floor.to_string()),
     )
 }
 

@@ -213,7 +213,7 @@ fn bytes_arrive_whole_however_the_wire_cuts_them_and_nothing_is_held_afterwards(
             let mut left = &pattern(length)[..];
             while !left.is_empty() {
                 let Poll::Ready(Ok(taken)) = write(&mut stream, left) else { panic!("there is room") };
-                assert!(taken == left.len().min(RECORD_BYTES));
+                assert!(taken == left.len().min(SEALED_BYTES));
                 left = &left[taken..];
             }
             client.turn().unwrap();
@@ -250,18 +250,18 @@ fn a_certificate_that_spans_records_is_taken_and_one_without_end_is_not() {
 }
 
 #[test]
-fn a_peer_that_reads_nothing_costs_one_record() {
+fn a_peer_that_reads_nothing_costs_a_few_records() {
     let (mut stream, mut client) = pair();
     client.wire.borrow_mut().room = 100;
-    let bytes = pattern(3 * RECORD_BYTES);
-    assert!(matches!(write(&mut stream, &bytes), Poll::Ready(Ok(RECORD_BYTES))));
+    let bytes = pattern(3 * SEALED_BYTES);
+    assert!(matches!(write(&mut stream, &bytes), Poll::Ready(Ok(SEALED_BYTES))));
     for _ in 0..3 {
-        assert!(write(&mut stream, &bytes[RECORD_BYTES..]).is_pending());
+        assert!(write(&mut stream, &bytes[SEALED_BYTES..]).is_pending());
         assert!(Pin::new(&mut stream).poll_flush(&mut context()).is_pending());
-        assert!(holds(&stream) <= RECORD_BYTES + 2 * SEAL_BYTES);
+        assert!(holds(&stream) <= SEALED_BYTES + 2 * RECORDS_AT_ONCE * SEAL_BYTES);
     }
     // It reads again: nothing is lost, nothing comes twice.
-    let mut sent = RECORD_BYTES;
+    let mut sent = SEALED_BYTES;
     while sent < bytes.len() || Pin::new(&mut stream).poll_flush(&mut context()).is_pending() {
         client.turn().unwrap();
         if let Poll::Ready(taken) = write(&mut stream, &bytes[sent..]) {
@@ -273,16 +273,21 @@ fn a_peer_that_reads_nothing_costs_one_record() {
 }
 
 #[test]
-fn slices_go_into_one_record() {
+fn slices_go_into_few_records() {
     let (mut stream, mut client) = pair();
-    let parts: Vec<Vec<u8>> = [0, 10, 0, 300, 20_000].map(pattern).into();
+    let parts: Vec<Vec<u8>> = [0, 10, 0, 300, 2 * SEALED_BYTES].map(pattern).into();
     let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let taken = Pin::new(&mut stream).poll_write_vectored(&mut context(), &slices);
-    assert!(matches!(taken, Poll::Ready(Ok(RECORD_BYTES))));
-    let record = client.wire.borrow().to_client.clone();
-    assert_eq!(record.len(), 5 + usize::from(u16::from_be_bytes([record[3], record[4]])), "one record");
+    assert!(matches!(taken, Poll::Ready(Ok(SEALED_BYTES))));
+    let sent = client.wire.borrow().to_client.clone();
+    let (mut at, mut records) = (0, 0);
+    while at < sent.len() {
+        at += 5 + usize::from(u16::from_be_bytes([sent[at + 3], sent[at + 4]]));
+        records += 1;
+    }
+    assert_eq!(records, RECORDS_AT_ONCE);
     client.turn().unwrap();
-    assert!(client.has == parts.concat()[..RECORD_BYTES]);
+    assert!(client.has == parts.concat()[..SEALED_BYTES]);
     let taken = Pin::new(&mut stream).poll_write_vectored(&mut context(), &slices[..2]);
     assert!(matches!(taken, Poll::Ready(Ok(10))));
     assert!(matches!(write(&mut stream, &[]), Poll::Ready(Ok(0))));

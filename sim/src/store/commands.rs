@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gateway_core::command::{CommandState, Transition};
 use gateway_core::frame::CommandUpdate;
-use gateway_core::ids::{Attempt, CommandId, GatewayId, LaneName, NodeId};
+use gateway_core::ids::{Attempt, CommandId, GatewayId, LaneName, LaneSeq, NodeId};
 use gateway_core::seam::UpdateRequest;
 use gateway_core::store::{Claim, LaneRead, LaneState, LaneWant, UpdateOutcome};
 use gateway_core::time::UnixMillis;
@@ -37,6 +37,8 @@ impl Store {
             .take(want.free.0 as usize)
             .collect();
         self.assert_order(want, &due);
+        self.assert_floor(want);
+        let first = claims.len();
         let serial = session.came_from.as_ref().map_or_else(String::new, |(serial, _)| serial.clone());
         for id in &due {
             let Some(row) = self.commands.get_mut(id) else { continue };
@@ -50,9 +52,12 @@ impl Store {
                 node: want.node.clone(),
                 command: row.send_in(*id, want.epoch),
                 moves_cursor: !row.deferred,
+                floor: LaneSeq(0),
                 waited: row.waited(now),
             });
         }
+        let floor = self.lowest_in_flight(&want.node, &want.lane).unwrap_or_default();
+        claims[first..].iter_mut().for_each(|claim| claim.floor = floor);
         if !due.is_empty() {
             let in_flight = self.in_flight(&want.node, &want.lane);
             let in_flight = in_flight.filter(|(id, _)| !self.foretold.contains(id)).count();
@@ -64,6 +69,25 @@ impl Store {
                 want.capacity
             );
         }
+    }
+
+    fn lowest_in_flight(&self, node: &NodeId, lane: &LaneName) -> Option<LaneSeq> {
+        let held = self
+            .rows_of(node)
+            .filter(|(_, row)| row.lane == *lane && !row.deferred && row.state.is_in_flight());
+        held.map(|(_, row)| row.seq).min()
+    }
+
+    /// No first attempt is in flight below a floor that a gateway has kept.
+    fn assert_floor(&self, want: &LaneWant) {
+        let lowest = self.lowest_in_flight(&want.node, &want.lane);
+        assert!(
+            lowest.is_none_or(|lowest| lowest >= want.floor),
+            "{lowest:?} is in flight below {:?}, the floor of {} {}",
+            want.floor,
+            want.node,
+            want.lane
+        );
     }
 
     /// The cursor hides no first attempt, and none overtakes another.

@@ -6,6 +6,7 @@
 //! 1. A call says the same over every transport: messages that were queued with gRPC's prefix, a half-close,
 //!    and at the end a gRPC status with its sentence and its delay.
 
+mod gathered;
 mod http2;
 mod local;
 mod websocket;

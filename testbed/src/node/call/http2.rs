@@ -7,24 +7,38 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use gateway_proto::framing::Deframer;
-use gateway_proto::header;
+use gateway_proto::{header, path};
 use h2::client::{Connection, ResponseFuture};
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Method, Request};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use super::gathered::{Gathered, Gathering};
 use super::{Arrival, LONGEST_MESSAGE};
 use crate::node::alert::{AlertWatch, SeenAlert};
 use crate::node::end::{End, EndKind};
 
+/// What a call may have waiting, each way.
+const WINDOW_BYTES: u32 = 64 << 10;
+/// The same for a tunnel, which may carry much.
+const TUNNEL_WINDOW_BYTES: u32 = 256 << 10;
+/// The largest DATA frame that a tunnel takes: few large ones cost less.
+const TUNNEL_FRAME_BYTES: u32 = 64 << 10;
+const FRAME_BYTES: u32 = 16 << 10;
+/// A message does not leave in smaller parts than this. Gateways have windows of 64 KiB and more.
+const SMALLEST_PART: usize = 4 << 10;
+
 /// A gRPC call.
 pub(super) struct Http2Call {
-    connection: Connection<AlertWatch, Bytes>,
+    connection: Connection<Gathered<AlertWatch>, Bytes>,
+    /// Of a call that carries much.
+    gathering: Option<Gathering>,
     alert: SeenAlert,
     connection_end: Option<End>,
     send: SendStream<Bytes>,
@@ -54,13 +68,20 @@ impl Http2Call {
     /// and win over them.
     pub(super) async fn open(tls: TlsStream<TcpStream>, path: &str, headers: HeaderMap) -> Result<Self, End> {
         let (tls, alert) = AlertWatch::new(tls);
+        let (tls, gathering) = Gathered::new(tls);
+        let carries_much = path == path::TUNNEL;
+        let (window, frame) = match carries_much {
+            true => (TUNNEL_WINDOW_BYTES, TUNNEL_FRAME_BYTES),
+            false => (WINDOW_BYTES, FRAME_BYTES),
+        };
         let (mut requests, connection) = h2::client::Builder::new()
-            .initial_window_size(64 << 10)
-            .initial_connection_window_size(64 << 10)
+            .initial_window_size(window)
+            .initial_connection_window_size(window)
+            .max_frame_size(frame)
             .max_concurrent_streams(0)
             .header_table_size(0)
             .enable_push(false)
-            .max_send_buffer_size(64 << 10)
+            .max_send_buffer_size(window as usize)
             .handshake(tls)
             .await
             .map_err(|error| failure("starting HTTP/2", &error, &alert))?;
@@ -78,6 +99,7 @@ impl Http2Call {
             .map_err(|error| failure("opening the stream", &error, &alert))?;
         Ok(Self {
             connection,
+            gathering: carries_much.then_some(gathering),
             alert,
             connection_end: None,
             send,
@@ -114,7 +136,7 @@ impl Http2Call {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, reads: bool) -> Poll<Arrival> {
         self.flush(cx);
         if self.connection_end.is_none()
-            && let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(cx)
+            && let Poll::Ready(ended) = self.poll_connection(cx)
         {
             self.connection_end = Some(match ended {
                 Ok(()) => End::of(EndKind::Transport, "the gateway closed the connection"),
@@ -130,6 +152,19 @@ impl Http2Call {
             Some(end) => Poll::Ready(Arrival::Ended(end.clone())),
             None => Poll::Pending,
         }
+    }
+
+    /// What one poll writes goes together, by another.
+    fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        if let Some(gathering) = &self.gathering {
+            gathering.store(true, Ordering::Relaxed);
+            let gathered = Pin::new(&mut self.connection).poll(cx);
+            gathering.store(false, Ordering::Relaxed);
+            if gathered.is_ready() {
+                return gathered;
+            }
+        }
+        Pin::new(&mut self.connection).poll(cx)
     }
 
     fn poll_stream(&mut self, cx: &mut Context<'_>) -> Poll<Arrival> {
@@ -190,7 +225,7 @@ impl Http2Call {
         while let Some(front) = self.outbox.front_mut() {
             self.send.reserve_capacity(front.len());
             let room = self.send.capacity().min(front.len());
-            if room == 0 {
+            if room < front.len().min(SMALLEST_PART) {
                 match self.send.poll_capacity(cx) {
                     Poll::Ready(Some(Ok(_))) => continue,
                     Poll::Pending => return,

@@ -33,7 +33,7 @@ use super::observer::{NodeEvent, Observer};
 use crate::tickets::{TicketCheck, TicketMint};
 
 /// What may wait to be sent before the program is asked for more.
-const QUEUED_BYTES: usize = 64 << 10;
+const QUEUED_BYTES: usize = 128 << 10;
 
 /// How a node takes tunnels.
 #[derive(Clone)]
@@ -121,8 +121,7 @@ async fn run(target: Target, open: OpenTunnel) -> Result<(End, u64), End> {
                 }
                 take(&mut program, frame);
             }
-            Turn::Said(Output::Data(data)) => send(&mut call, Frame::Data(TunnelData { data })),
-            Turn::Said(Output::Exit(code)) => {
+            Turn::Exited(code) => {
                 send(&mut call, Frame::HalfClose(TunnelHalfClose {}));
                 send(&mut call, Frame::Exit(TunnelExit { code, message: String::new() }));
                 call.half_close();
@@ -134,23 +133,34 @@ async fn run(target: Target, open: OpenTunnel) -> Result<(End, u64), End> {
 
 enum Turn {
     Arrived(Arrival),
-    Said(Output),
+    /// The program has said all.
+    Exited(i32),
 }
 
 fn poll_turn(call: &mut Call, program: &mut Program, is_over: bool, cx: &mut Context<'_>) -> Poll<Turn> {
-    let reads = is_over || program.wants_input();
-    if let Poll::Ready(arrival) = call.poll(cx, reads) {
-        return Poll::Ready(Turn::Arrived(arrival));
-    }
-    if !is_over && call.queued_bytes() < QUEUED_BYTES {
-        let said = program.poll_output(cx);
+    loop {
+        let reads = is_over || program.wants_input();
+        if let Poll::Ready(arrival) = call.poll(cx, reads) {
+            return Poll::Ready(Turn::Arrived(arrival));
+        }
+        let mut has_said = false;
+        // What is said at once leaves at once.
+        while !is_over && call.queued_bytes() < QUEUED_BYTES {
+            match program.poll_output(cx) {
+                Poll::Ready(Output::Data(data)) => send(call, Frame::Data(TunnelData { data })),
+                Poll::Ready(Output::Exit(code)) => return Poll::Ready(Turn::Exited(code)),
+                Poll::Pending => break,
+            }
+            has_said = true;
+        }
         if !reads && program.wants_input() {
             // What was held back may be read now.
             cx.waker().wake_by_ref();
         }
-        return said.map(Turn::Said);
+        if !has_said {
+            return Poll::Pending;
+        }
     }
-    Poll::Pending
 }
 
 fn take(program: &mut Program, frame: TunnelFrame) {

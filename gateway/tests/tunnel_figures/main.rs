@@ -1,30 +1,36 @@
-//! What tunnels cost, measured: bytes a second against a bare TLS relay of the same bytes in one run, the memory of a
-//! thousand tunnels at once, and what stalled tunnels do to the sessions beside them. Figures are printed, not judged: a
-//! test has no bars of time.
+//! What tunnels cost, measured: bytes a second both ways against relays of the same bytes in one run (`yardsticks`), what
+//! threads use for them (`threads`), the memory of a thousand tunnels at once, and what stalled tunnels do to the sessions
+//! beside them. Figures are printed, not judged: a test has no bars of time.
 //!
 //! `cargo test --release -p gateway --test tunnel_figures -- --ignored --nocapture`
 //!
-//! 1. Both relays carry the same bytes, between the same kinds of ends, in turn.
+//! 1. All relays carry the same bytes, in turn. `GATEWAY_TUNNEL_MB` says how many, `GATEWAY_TUNNEL_WINDOW` the
+//!    tunnels' window; `GATEWAY_TUNNEL_ALONE` leaves the yardsticks out, for a profile.
 //! 2. What a thousand tunnels must do is judged: each gives back what it gets, and nothing of them is left.
 
-#![allow(clippy::unwrap_used)]
+#![allow(unreachable_pub, clippy::unwrap_used)]
 
+#[path = "../support/mod.rs"]
 mod support;
 
-use std::sync::Arc;
+mod threads;
+mod yardsticks;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gateway_control::client::{GatewayClient, Said, Tunnel};
 use gateway_testbed::database::{NewCommand, enqueue};
-use gateway_testbed::node::{Node, NodeOptions, TunnelTaker};
-use rustls_pki_types::ServerName;
+use gateway_testbed::node::{Node, NodeEvents, NodeOptions, TunnelTaker};
 use sqlx::PgConnection;
-use support::tunnels::{TunnelStage, data_until, say};
+use support::tunnels::{TunnelStage, data_until, node_end, say};
 use support::{SOON, asked_until, measured, within};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use threads::Usage;
+use yardsticks::{Carried, Sides};
+
+/// The ends have the allocator of the gateway's binary: that of the system gives memory back to it all the time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const PIECE_BYTES: usize = 32 << 10;
 const ROUNDS: usize = 3;
@@ -38,95 +44,99 @@ fn rate(bytes: u64, took: Duration) -> f64 {
     bytes as f64 / 1e6 / took.as_secs_f64()
 }
 
-async fn through_a_tunnel(stage: &TunnelStage, bytes: u64) -> f64 {
+async fn through_a_tunnel(stage: &TunnelStage, events: &mut NodeEvents, bytes: u64) -> f64 {
     let mut wish = stage.wish("n1", "source");
     wish.parameters.insert("bytes".to_owned(), bytes.to_string());
     let mut tunnel = stage.opened(&wish).await;
-    let (began, mut received) = (Instant::now(), 0);
-    while received < bytes {
-        match within(SOON * 3, "data", tunnel.receiver.next()).await.unwrap() {
-            Said::Data(data) => received += data.len() as u64,
-            other => panic!("{other:?} after {received} bytes"),
+    let receiving = tokio::spawn(async move {
+        let (began, mut received) = (Instant::now(), 0);
+        while received < bytes {
+            match within(SOON * 3, "data", tunnel.receiver.next()).await.unwrap() {
+                Said::Data(data) => received += data.len() as u64,
+                other => panic!("{other:?} after {received} bytes"),
+            }
         }
-    }
-    rate(bytes, began.elapsed())
+        rate(bytes, began.elapsed())
+    });
+    let rate = receiving.await.unwrap();
+    node_end(events).await;
+    rate
 }
 
-/// A source, a relay on a thread of its own, and a sink, all over TLS.
-async fn through_a_bare_relay(stage: &TunnelStage, bytes: u64) -> f64 {
-    let server = Arc::new(stage.world.pki.internal_server_config().unwrap());
-    let client = stage.files.client_config().unwrap();
-    let name = || ServerName::try_from("localhost").unwrap();
-    let source = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let source_address = source.local_addr().unwrap();
-    let acceptor = TlsAcceptor::from(Arc::clone(&server));
-    let sourcing = tokio::spawn(async move {
-        let mut stream = acceptor.accept(source.accept().await.unwrap().0).await.unwrap();
-        let piece = vec![b'x'; PIECE_BYTES];
+/// The other way: the caller sends, the node takes.
+async fn towards_the_node(stage: &TunnelStage, events: &mut NodeEvents, bytes: u64) -> f64 {
+    let mut tunnel = stage.open("n1", "sink").await;
+    let began = Instant::now();
+    let sending = tokio::spawn(async move {
+        let piece = Bytes::from(vec![b'x'; 256 << 10]);
         let mut left = bytes;
         while left > 0 {
-            let some = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
-            stream.write_all(&piece[..some]).await.unwrap();
+            let some = usize::try_from(left).unwrap_or(usize::MAX).min(piece.len());
+            within(SOON, "it takes data", tunnel.sender.data(piece.slice(..some))).await.unwrap();
             left -= some as u64;
         }
-        stream.shutdown().await.unwrap();
+        tunnel.sender.half_close().await.unwrap();
+        tunnel
     });
-    let relay = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    relay.set_nonblocking(true).unwrap();
-    let relay_address = relay.local_addr().unwrap();
-    let connector = TlsConnector::from(Arc::clone(&client));
-    let relaying = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let listener = TcpListener::from_std(relay).unwrap();
-            let mut down =
-                TlsAcceptor::from(server).accept(listener.accept().await.unwrap().0).await.unwrap();
-            let up = TcpStream::connect(source_address).await.unwrap();
-            let mut up = connector.connect(name(), up).await.unwrap();
-            let mut space = vec![0; 64 << 10];
-            loop {
-                let some = up.read(&mut space).await.unwrap();
-                if some == 0 {
-                    break;
-                }
-                down.write_all(&space[..some]).await.unwrap();
-            }
-            down.shutdown().await.unwrap();
-        });
-    });
-    let tcp = TcpStream::connect(relay_address).await.unwrap();
-    let mut stream = TlsConnector::from(client).connect(name(), tcp).await.unwrap();
-    let (began, mut received) = (Instant::now(), 0u64);
-    let mut space = vec![0; 64 << 10];
-    while received < bytes {
-        received += within(SOON, "data", stream.read(&mut space)).await.unwrap() as u64;
-    }
-    let rate = rate(bytes, began.elapsed());
-    drop(stream);
-    sourcing.await.unwrap();
-    let _ = relaying.join();
-    rate
+    let (_, received) = node_end(events).await;
+    drop(sending.await.unwrap());
+    assert_eq!(received, bytes);
+    rate(bytes, began.elapsed())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: with --release, on a quiet machine"]
 async fn throughput_against_a_bare_relay() {
-    let stage = TunnelStage::new("tunnel_throughput", "").await;
-    let _node = stage.node("n1").await;
+    let window = std::env::var("GATEWAY_TUNNEL_WINDOW").unwrap_or_else(|_| "256KiB".to_owned());
+    let stage =
+        TunnelStage::new("tunnel_throughput", &format!("[tunnels]\nwindow_bytes = \"{window}\"\n")).await;
+    let (_node, mut events) = stage.watched_node("n1").await;
+    let sides = Sides::of(&stage);
     let bytes = megabytes() * 1_000_000;
-    let (mut tunnels, mut bares) = (Vec::new(), Vec::new());
+    let with_yardsticks = std::env::var_os("GATEWAY_TUNNEL_ALONE").is_none();
+    let (gateway, ends) = (stage.gateway.pid(), std::process::id());
+    let mut relays: [(&str, Vec<Carried>); 3] = [
+        ("bare TLS relay", Vec::new()),
+        ("HTTP/2 relay, windows of 64 KiB", Vec::new()),
+        ("HTTP/2 relay, windows of 1 MiB", Vec::new()),
+    ];
+    let mut tunnels: [(&str, Vec<f64>); 2] =
+        [("tunnel, node to caller", Vec::new()), ("tunnel, caller to node", Vec::new())];
+    let mut costs = Vec::new();
     for _ in 0..ROUNDS {
-        bares.push(through_a_bare_relay(&stage, bytes).await);
-        tunnels.push(through_a_tunnel(&stage, bytes).await);
+        if with_yardsticks {
+            relays[0].1.push(yardsticks::bare(&sides, bytes).await);
+            relays[1].1.push(yardsticks::over_http2(&sides, bytes, 64 << 10).await);
+            relays[2].1.push(yardsticks::over_http2(&sides, bytes, 1 << 20).await);
+        }
+        let before = [Usage::of(gateway), Usage::of(ends)];
+        tunnels[0].1.push(through_a_tunnel(&stage, &mut events, bytes).await);
+        let between = [Usage::of(gateway), Usage::of(ends)];
+        tunnels[1].1.push(towards_the_node(&stage, &mut events, bytes).await);
+        let after = [Usage::of(gateway), Usage::of(ends)];
+        costs = vec![(before, between.clone()), (between, after)];
     }
     let best = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
-    for (what, rates) in [("bare TLS relay", &bares), ("tunnel", &tunnels)] {
+    for (what, carried) in &relays {
+        let rates: Vec<f64> = carried.iter().map(|carried| carried.rate).collect();
+        let micros: Vec<f64> = carried.iter().map(|carried| carried.micros).collect();
         measured(&format!("{what}, MB/s by round"), format!("{rates:.0?}"));
+        measured(&format!("{what}, its thread a MB, us by round"), format!("{micros:.0?}"));
     }
-    measured(
-        "tunnel against bare relay, best rounds",
-        format!("{:.0} %", 100.0 * best(&tunnels) / best(&bares)),
-    );
+    for ((what, rates), (before, after)) in tunnels.iter().zip(&costs) {
+        measured(&format!("{what}, MB/s by round"), format!("{rates:.0?}"));
+        for (at, whose) in ["the gateway's", "the ends'"].into_iter().enumerate() {
+            let used = after[at].since(&before[at], bytes as f64 / 1e6);
+            measured(&format!("{what}, {whose} threads a MB, last round"), used);
+        }
+    }
+    for (what, rates) in &tunnels {
+        for (relay, carried) in relays.iter().filter(|_| with_yardsticks) {
+            let bare: Vec<f64> = carried.iter().map(|carried| carried.rate).collect();
+            let share = 100.0 * best(rates) / best(&bare);
+            measured(&format!("{what}, against {relay}, best rounds"), format!("{share:.0} %"));
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -193,6 +203,15 @@ async fn a_thousand_tunnels_at_once() {
     drop(tunnels);
     stage.at_rest().await;
     measured("resident memory at rest again, MB", format!("{:.1}", resident(&stage)));
+    // The allocator gives pages back after a while, when its threads ask for others.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for at in 0..nodes.len() {
+        let mut tunnel = stage.open(&format!("t-{at:03}"), "echo").await;
+        say(&mut tunnel, "hello").await;
+        data_until(&mut tunnel, "hello").await;
+    }
+    stage.at_rest().await;
+    measured("resident memory after some more tunnels, MB", format!("{:.1}", resident(&stage)));
 }
 
 /// Command round trips of one node in one state of the gateway: from the enqueue to the durable end.
