@@ -10,6 +10,7 @@
 //! 4. `Hellos` and `Dispatch` commit only while the lease of their proof is held, which the store
 //!    checks in the same transaction, under a lock.
 
+mod lease;
 mod revocations;
 mod specs;
 mod sweeps;
@@ -17,6 +18,7 @@ mod sweeps;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::lease::{GatewayRow, LeaseJob, LeaseOutcome};
 pub use self::revocations::{CertificateState, ChangeMark, RevocationLook, RevocationsFound};
 pub use self::specs::{SpecAppliedOutcome, SpecsFound, SpecsLook};
 pub use self::sweeps::{DeadGateway, ExpiryPass, LeaderProof, ReapPass, SweepJob, SweepOutcome};
@@ -284,48 +286,6 @@ pub enum Routed<T> {
     Committed(T),
     /// The lease of the proof is no longer held; nothing was committed.
     LeaseLost,
-}
-
-// -- lease ---------------------------------------------------------------------------------------
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LeaseJob {
-    /// Takes the lease `gateway:<id>` where it is free, has expired, is this owner's, or belongs to
-    /// an owner whose text begins with `dead_owner_prefix` (a predecessor proven dead). Waits for
-    /// transactions of the previous owner that are still open. Writes the `gateways` row.
-    Acquire {
-        gateway: GatewayId,
-        owner: String,
-        dead_owner_prefix: Option<String>,
-        ttl: Duration,
-        row: GatewayRow,
-    },
-    /// Prolongs the lease and writes sessions and drain flag to `gateways`.
-    Renew { proof: LeaseProof, ttl: Duration, sessions: u32, draining: bool },
-    /// Ends the lease at once, so that a successor need not wait, and marks the gateway draining.
-    Release { proof: LeaseProof },
-}
-
-/// The `gateways` row, but for what changes with each renewal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GatewayRow {
-    pub region: String,
-    pub internal_url: String,
-    pub version: String,
-    pub max_streams: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LeaseOutcome {
-    Held {
-        epoch: LeaseEpoch,
-    },
-    /// Another owner holds it (answer to Acquire and Renew).
-    HeldByOther {
-        owner: String,
-        expires_in: Duration,
-    },
-    Released,
 }
 
 // -- Hellos --------------------------------------------------------------------------------------
