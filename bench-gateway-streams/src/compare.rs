@@ -117,7 +117,8 @@ pub(crate) fn run(arguments: &CompareArguments) -> anyhow::Result<bool> {
     Ok(worse.is_empty())
 }
 
-fn read(path: &Path) -> anyhow::Result<Value> {
+/// A report, as it was written.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))
 }

@@ -19,7 +19,8 @@ use uuid::Uuid;
 
 use crate::tracker::Tracker;
 
-const STATEMENT: &str = "SELECT count(*) FROM enqueue_commands(node_ids => $1, kinds => ARRAY['bench'], \
+/// Many commands of one payload.
+pub(crate) const ENQUEUE: &str = "SELECT count(*) FROM enqueue_commands(node_ids => $1, kinds => ARRAY['bench'], \
                          payloads => ARRAY[$2::bytea], ids => $3)";
 pub(crate) const PAYLOAD_BYTES: usize = 128;
 const NAP: Duration = Duration::from_millis(1);
@@ -125,7 +126,7 @@ fn enqueue_all(shared: &Shared, index: usize, threads: usize) -> anyhow::Result<
         let names: Vec<&str> = nodes.by_ref().take(plan.batch).map(String::as_str).collect();
         let ids: Vec<Uuid> = names.iter().map(|_| Uuid::now_v7()).collect();
         shared.tracker.sending_many(&ids, intended, monotonic_ns());
-        let query = sqlx::query(STATEMENT).bind(&names).bind(&payload).bind(&ids);
+        let query = sqlx::query(ENQUEUE).bind(&names).bind(&payload).bind(&ids);
         runtime.block_on(query.execute(&mut connection))?;
         shared.tracker.committed_many(&ids, monotonic_ns());
     }

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 
 use self::rig::Rig;
 use crate::arguments::{MicroArguments, MicroOperation};
-use crate::host;
 use crate::progress::{print, say};
+use crate::{compare, host};
 
 /// What an operation may cost, of what it cost in the baseline.
 const MOST_TO_BASELINE: f64 = 1.1;
@@ -50,9 +50,7 @@ pub(crate) async fn run(arguments: MicroArguments) -> anyhow::Result<bool> {
     let shown = steepness.unwrap_or(f64::NAN);
     print(&format!("  a lane among ten times as many costs x {shown:.2}; at most x {STEEPEST} is allowed"));
     if let Some(path) = &arguments.baseline {
-        let kept = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let kept = serde_json::from_str(&kept).with_context(|| format!("reading {}", path.display()))?;
-        let missed = over(&figures, &kept);
+        let missed = over(&figures, &compare::read(path)?);
         missed.iter().for_each(|line| print(&format!("  missed: {line}")));
         held &= missed.is_empty();
     }

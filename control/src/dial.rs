@@ -12,11 +12,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Ping, PingPong};
-use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::relay::{UpstreamAddress, UpstreamFiles};
+use crate::socket::buffered;
 
 /// What a peer may send of one answer before it is taken, and of all together: answers that wait, such as tunnels
 /// whose caller is slow, hold up no other.
@@ -24,8 +24,6 @@ const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 /// The largest DATA frame: the data of a tunnel comes in few large ones.
 const FRAME_BYTES: u32 = 64 << 10;
-/// One read of a socket, where TLS by itself takes 4 KiB.
-const READ_BYTES: usize = 64 << 10;
 
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(20);
@@ -47,10 +45,8 @@ pub(crate) async fn dial(
     let tcp = TcpStream::connect((address.host(), address.port()))
         .await
         .map_err(|error| format!("connecting: {error}"))?;
-    // Only latency is lost without it.
-    let _ = tcp.set_nodelay(true);
     let tls = TlsConnector::from(config)
-        .connect(address.server_name(), BufReader::with_capacity(READ_BYTES, tcp))
+        .connect(address.server_name(), buffered(tcp))
         .await
         .map_err(|error| format!("the TLS handshake: {error}"))?;
     if tls.get_ref().1.alpn_protocol() != Some(b"h2") {

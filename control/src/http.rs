@@ -18,8 +18,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::api::calls;
-use crate::crowd::Crowd;
 use crate::status::Status;
+use crate::strangers::Strangers;
 
 const MAX_CONNECTIONS: usize = 64;
 const MAX_LIFE: Duration = Duration::from_secs(10);
@@ -34,10 +34,10 @@ pub(crate) async fn serve(listener: TcpListener, status: Arc<dyn Status>) {
         .route("/metrics", get(scrape))
         .fallback(unknown)
         .with_state(status);
-    let mut crowd = Crowd::new(MAX_CONNECTIONS);
+    let mut strangers = Strangers::new(MAX_CONNECTIONS);
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => crowd.admit(serve_connection(stream, router.clone())),
+            Ok((stream, _)) => strangers.admit(serve_connection(stream, router.clone())),
             Err(error) => {
                 tracing::warn!(%error, "control: a connection can't be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;

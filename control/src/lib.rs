@@ -12,14 +12,15 @@
 pub mod api;
 pub mod client;
 mod courier;
-mod crowd;
 mod dial;
 mod http;
 mod metrics;
 mod process;
 pub mod relay;
 pub mod small_file;
+mod socket;
 mod status;
+mod strangers;
 pub mod tunnel;
 
 use std::io;

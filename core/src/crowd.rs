@@ -1,8 +1,8 @@
 //! How many connections a peer may hold, so that none takes the descriptors of all others.
 //!
 //! A connection with a session is bounded by admission; one without may stand as long as its peer keeps a
-//! call of health on it, and costs a descriptor. A `Crowd` counts those of each certificate on one shard;
-//! those of peers without a certificate are counted for all shards together, by `Admission`.
+//! call of health on it, and costs a descriptor. A `Crowd` counts those of each certificate on one shard, and
+//! another its streams of tunnels; those of peers without a certificate are counted for all shards together, by `Admission`.
 //!
 //! 1. Whoever was let in is counted until it left, and leaves once.
 //! 2. No count exceeds its bound.

@@ -113,11 +113,10 @@ accepted AS MATERIALIZED (
 floored AS MATERIALIZED (
     SELECT a.*,
            CASE
-               WHEN a.from_floor = 0 OR a.first_seq >= a.from_floor + 64
-                   THEN coalesce(max(low.seq) OVER (PARTITION BY a.slot), a.first_seq)
+               WHEN a.looks THEN coalesce(max(low.seq) OVER (PARTITION BY a.slot), a.first_seq)
                ELSE a.from_floor
            END AS lane_floor
-    FROM accepted a
+    FROM (SELECT a.*, a.from_floor = 0 OR a.first_seq >= a.from_floor + 64 AS looks FROM accepted a) a
     LEFT JOIN LATERAL (
         SELECT c.lane_floor
         FROM commands c
@@ -129,8 +128,7 @@ floored AS MATERIALIZED (
     LEFT JOIN LATERAL (
         SELECT c.seq
         FROM commands c
-        WHERE a.place = 1 AND (a.from_floor = 0 OR a.first_seq >= a.from_floor + 64)
-          AND c.node_id = a.node_id AND c.lane = a.lane AND c.phase = 'f' AND NOT c.deferred
+        WHERE a.place = 1 AND a.looks AND c.node_id = a.node_id AND c.lane = a.lane AND c.phase = 'f' AND NOT c.deferred
           AND c.seq >= greatest(a.from_floor, top.lane_floor)
         ORDER BY c.seq
         LIMIT 1

@@ -6,16 +6,17 @@
 //! 1. Messages leave in the order in which they were sent. What finds the room's box full waits here, and
 //!    `accepts` turns false: streams then read nothing more, so at most what one turn had begun waits.
 //! 2. A session stands here from its `Welcome` to its end; one that was offered a tunnel owes `SessionEnded`.
-//! 3. Of a certificate there are at most `most_of_one` streams, so that no node takes the places of others.
+//! 3. Of a certificate there are at most as many streams as its crowd may be, so that no node takes the places of others.
 //! 4. A slot's serial is never used twice in a row: mail for a stream that is gone finds nobody.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use gateway_core::close::{AdmissionBound, CloseReason};
+use gateway_core::crowd::Crowd;
 use gateway_core::ids::{NodeId, SessionEpoch, SessionKey, ShardId};
 use gateway_core::limits::TunnelLimits;
 use gateway_core::mail::Post;
@@ -40,10 +41,9 @@ pub(crate) struct TunnelDesk {
     /// Whether each was offered a tunnel.
     sessions: RefCell<BTreeMap<SessionKey, bool>>,
     slots: RefCell<Slab<Rc<TunnelSlot>>>,
-    by_certificate: RefCell<HashMap<SerialKey, usize>>,
+    crowd: RefCell<Crowd>,
     next_serial: Cell<u32>,
     most_streams: usize,
-    most_of_one: usize,
 }
 
 /// What the mailbox's task leaves for a stream.
@@ -85,11 +85,10 @@ impl TunnelDesk {
             by_node: RefCell::default(),
             sessions: RefCell::default(),
             slots: RefCell::default(),
-            by_certificate: RefCell::default(),
+            // As many again may be on their way out.
+            crowd: RefCell::new(Crowd::new(u32::try_from(2 * limits.per_node).unwrap_or(u32::MAX))),
             next_serial: Cell::new(0),
             most_streams: limits.most + MAX_UNJOINED_STREAMS,
-            // As many again may be on their way out.
-            most_of_one: 2 * limits.per_node,
         })
     }
 
@@ -197,9 +196,7 @@ impl TunnelDesk {
         certificate: SerialKey,
     ) -> Result<TunnelLease, CloseReason> {
         let mut slots = self.slots.borrow_mut();
-        let mut by_certificate = self.by_certificate.borrow_mut();
-        let of_one = by_certificate.get(&certificate).copied().unwrap_or(0);
-        if slots.len() >= self.most_streams || of_one >= self.most_of_one {
+        if slots.len() >= self.most_streams || !self.crowd.borrow_mut().handle_arrival(certificate) {
             return Err(CloseReason::Refused { bound: AdmissionBound::Tunnels, retry_after: RETRY_RELAY });
         }
         let serial = self.next_serial.get();
@@ -209,7 +206,6 @@ impl TunnelDesk {
         let key = TunnelKey { shard: self.shard, slot, serial };
         let slot = Rc::new(TunnelSlot { key, certificate, bell: Arc::clone(bell), mail: RefCell::default() });
         entry.insert(Rc::clone(&slot));
-        by_certificate.insert(certificate, of_one + 1);
         Ok(TunnelLease { desk: Rc::clone(self), slot })
     }
 }
@@ -227,13 +223,7 @@ impl TunnelLease {
 impl Drop for TunnelLease {
     fn drop(&mut self) {
         self.desk.slots.borrow_mut().try_remove(self.slot.key.slot as usize);
-        let mut by_certificate = self.desk.by_certificate.borrow_mut();
-        if let Some(streams) = by_certificate.get_mut(&self.slot.certificate) {
-            *streams -= 1;
-            if *streams == 0 {
-                by_certificate.remove(&self.slot.certificate);
-            }
-        }
+        self.desk.crowd.borrow_mut().handle_departure(self.slot.certificate);
     }
 }
 

@@ -11,6 +11,7 @@ use anyhow::Context;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use crate::flood::ENQUEUE;
 use crate::report::BareStatements;
 use crate::world::World;
 
@@ -21,8 +22,6 @@ const BATCH: usize = 500;
 const LANES: usize = 250;
 const MOST_CLAIMS: i64 = 1_000;
 
-const ENQUEUE: &str = "SELECT count(*) FROM enqueue_commands(node_ids => $1, kinds => ARRAY['bench'], \
-                       payloads => ARRAY[$2::bytea], ids => $3)";
 const SESSIONS: &str = "SELECT s.node_id, s.session_epoch, s.gateway_id, l.owner, l.epoch, coalesce(top.seq, 0) \
     FROM node_sessions s JOIN leases l ON l.name = 'gateway:' || s.gateway_id \
     LEFT JOIN LATERAL (SELECT c.seq FROM commands c WHERE c.node_id = s.node_id AND c.lane = 'default' \

@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::verdict::{commands, drain, judgement, ledger, ledger_of_own, verdict};
 use crate::arguments::LoadPlan;
 use crate::fleet::{Fleet, FleetPlan, usage_of};
+use crate::flood::ENQUEUE;
 use crate::gate::GateBounds;
 use crate::host;
 use crate::latency::Percentiles;
@@ -30,8 +31,6 @@ use crate::world::World;
 const SETTLE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(2);
 const REACHED_WITHIN: Duration = Duration::from_secs(60);
-const ENQUEUE: &str = "SELECT count(*) FROM enqueue_commands(node_ids => $1, kinds => ARRAY['bench'], \
-                       payloads => ARRAY[$2::bytea], ids => $3)";
 
 /// A fleet that stands, with nothing to do.
 pub(super) struct Ground {

@@ -32,8 +32,9 @@ use tokio_rustls::server::TlsStream;
 use super::refusal::{Refusal, RefusalWord};
 use super::streams::Streams;
 use super::{ApiConfig, ApiState, ApiTls, Caller, Shards, router, tls, tunnels, turned_away};
-use crate::crowd::Crowd;
+use crate::socket::buffered;
 use crate::status::Status;
+use crate::strangers::Strangers;
 use crate::tunnel::TunnelDoor;
 
 const MAX_HANDSHAKES: usize = 256;
@@ -55,8 +56,6 @@ const LEAST_WINDOW_BYTES: u32 = 64 << 10;
 /// The largest DATA frame: the data of a tunnel comes in few large ones, yet each is memory that another thread gives
 /// back, which the allocator does not soon find again where it is larger.
 const FRAME_BYTES: u32 = 32 << 10;
-/// One read of a socket, where TLS by itself takes 4 KiB.
-const READ_BYTES: usize = 64 << 10;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 /// Between accepts that fail (no descriptor left), so that the thread does not spin.
@@ -74,8 +73,9 @@ pub(crate) async fn serve(
     let window_bytes = tunnels.as_ref().map_or(0, TunnelDoor::window_bytes).max(LEAST_WINDOW_BYTES);
     let (bodies, opens) = (Arc::default(), Arc::new(Semaphore::new(tunnels::MAX_UNSAID)));
     let router = router(ApiState { status, desk, drain_within, shards, bodies, opens, tunnels });
-    let mut hall = Hall { tls, clients, router, window_bytes, open: Vec::new(), away: Crowd::new(MAX_AWAY) };
-    let mut handshakes = Crowd::new(MAX_HANDSHAKES);
+    let mut hall =
+        Hall { tls, clients, router, window_bytes, open: Vec::new(), away: Strangers::new(MAX_AWAY) };
+    let mut handshakes = Strangers::new(MAX_HANDSHAKES);
     let (proved, mut guests) = mpsc::unbounded_channel();
     loop {
         tokio::select! {
@@ -102,11 +102,9 @@ struct Guest {
 }
 
 async fn shake(stream: TcpStream, acceptor: TlsAcceptor, proved: mpsc::UnboundedSender<Guest>) {
-    // Only latency is lost without it.
-    let _ = stream.set_nodelay(true);
-    let stream = BufReader::with_capacity(READ_BYTES, stream);
     // Who can't prove itself ends its own connection and concerns nobody else; the alert has told it why.
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await else {
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(buffered(stream))).await
+    else {
         return;
     };
     let chain: Vec<_> = stream
@@ -130,7 +128,7 @@ struct Hall {
     window_bytes: u32,
     /// By the name that lets them in.
     open: Vec<(String, AbortHandle)>,
-    away: Crowd,
+    away: Strangers,
 }
 
 impl Hall {

@@ -117,7 +117,7 @@ impl GatewayClient {
                 format!("no answer within {} s", ANSWERED_WITHIN.as_secs())
             }
         };
-        Err(CallError::Unreachable { address: self.address.to_string(), why: outcome })
+        Err(self.unreachable(outcome))
     }
 
     /// A connection that takes one more request of any kind, such as the open of a tunnel.

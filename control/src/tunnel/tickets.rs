@@ -179,7 +179,7 @@ impl Tickets {
         }
         let turn = Arc::clone(&self.fetching).lock_owned().await;
         if self.judged(name).0 == KeyVerdict::Fetch {
-            self.known().shelf.handle_begun(self.now());
+            self.known().shelf.handle_tried(self.now());
             let tickets = Arc::clone(self);
             let fetching = tokio::spawn(async move {
                 tickets.fetch().await;
@@ -227,7 +227,7 @@ impl Tickets {
                 if !std::mem::replace(&mut known.is_failing, true) {
                     tracing::warn!(why, "the keys of tickets (JWKS) can't be fetched; see [tunnels]");
                 }
-                known.shelf.handle_failed(self.now());
+                known.shelf.handle_tried(self.now());
             }
         }
     }

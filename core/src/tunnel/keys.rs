@@ -50,13 +50,8 @@ impl KeyShelf {
         self.tried_at = Some(now);
     }
 
-    /// They are being fetched: until something has come of it, nobody else need begin.
-    pub fn handle_begun(&mut self, now: Moment) {
-        self.tried_at = Some(now);
-    }
-
-    /// They could not be fetched.
-    pub fn handle_failed(&mut self, now: Moment) {
+    /// A fetch of them begins, or has failed: for a while nobody else need begin.
+    pub fn handle_tried(&mut self, now: Moment) {
         self.tried_at = Some(now);
     }
 
@@ -103,7 +98,7 @@ mod tests {
         let mut shelf = shelf();
         shelf.handle_fetched(["a".to_owned()], at(0));
         for age in [10, 350] {
-            shelf.handle_begun(at(age));
+            shelf.handle_tried(at(age));
             assert_eq!(shelf.judge("a", at(age)), KeyVerdict::Use);
             assert_ne!(shelf.judge("b", at(age)), KeyVerdict::Fetch);
         }
@@ -123,13 +118,13 @@ mod tests {
     #[test]
     fn keys_that_cannot_be_fetched_count_for_a_while_and_then_no_more() {
         let mut shelf = shelf();
-        shelf.handle_failed(at(0));
+        shelf.handle_tried(at(0));
         assert_eq!(shelf.judge("a", at(1)), KeyVerdict::Refuse(TicketFault::KeysAway));
         shelf.handle_fetched(["a".to_owned()], at(5));
-        shelf.handle_failed(at(400));
+        shelf.handle_tried(at(400));
         assert_eq!(shelf.judge("a", at(401)), KeyVerdict::Use);
         assert_eq!(shelf.judge("a", at(405)), KeyVerdict::Fetch, "and it is tried again");
-        shelf.handle_failed(at(905));
+        shelf.handle_tried(at(905));
         assert_eq!(shelf.judge("a", at(906)), KeyVerdict::Refuse(TicketFault::KeysAway));
     }
 }

@@ -11,12 +11,12 @@ use std::future::Future;
 use tokio::task::AbortHandle;
 
 /// Tasks of connections, the oldest first.
-pub(crate) struct Crowd {
+pub(crate) struct Strangers {
     most: usize,
     tasks: VecDeque<AbortHandle>,
 }
 
-impl Crowd {
+impl Strangers {
     pub(crate) const fn new(most: usize) -> Self {
         Self { most, tasks: VecDeque::new() }
     }
@@ -46,7 +46,7 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_of_those_that_are_there_makes_room_and_who_has_left_takes_none() {
         let places = Arc::new(Semaphore::new(10));
-        let mut crowd = Crowd::new(2);
+        let mut strangers = Strangers::new(2);
         let stays = || {
             let place = Arc::clone(&places).try_acquire_owned().unwrap();
             async move {
@@ -54,13 +54,13 @@ mod tests {
                 std::future::pending().await
             }
         };
-        crowd.admit(stays());
-        crowd.admit(async {});
+        strangers.admit(stays());
+        strangers.admit(async {});
         tokio::task::yield_now().await;
-        crowd.admit(stays());
+        strangers.admit(stays());
         tokio::task::yield_now().await;
         assert_eq!(places.available_permits(), 8, "one had left by itself: both others are there");
-        crowd.admit(stays());
+        strangers.admit(stays());
         drop(places.acquire_many(8).await.unwrap());
         assert_eq!(places.available_permits(), 8, "and the oldest is gone");
     }
