@@ -112,9 +112,10 @@ impl CloseReason {
                 "if the node is to come back, let it join again, or clear revoked_at of the row in node_certs",
             ),
             Self::Expired => Some("let the node join again, and see why it did not renew"),
-            Self::NotPermitted(_) => {
-                Some("see the certificate's row in node_certs, and what the node says it is")
-            }
+            // The reason names the statement, or the key, where there is one.
+            Self::NotPermitted(_) => Some(
+                "do what the reason says; what else counts is the certificate's row in node_certs, and what the node says it is",
+            ),
             _ => None,
         }
     }

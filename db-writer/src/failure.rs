@@ -85,6 +85,8 @@ fn describe(error: &sqlx::Error) -> String {
             Some(code) => format!("{} (SQLSTATE {code})", database.message()),
             None => database.message().to_owned(),
         },
+        // An operating system's words alone say of no database that it is one.
+        sqlx::Error::Io(error) => format!("no connection to the database of [database] url: {error}"),
         other => other.to_string(),
     }
 }
@@ -117,6 +119,11 @@ mod tests {
             assert!(matches!(of(code, Stage::Safe), StoreError::Retry(_)), "{code}");
         }
         let io = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        assert!(
+            describe(&io).contains("to the database of [database] url: connection reset"),
+            "{}",
+            describe(&io)
+        );
         assert!(matches!(Failure::from_sqlx(&io, Stage::Committing).error, StoreError::OutcomeUnknown(_)));
     }
 }

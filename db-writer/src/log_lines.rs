@@ -5,12 +5,16 @@
 //! 1. A queue that fails says so once, and once that it works again.
 //! 2. After the first failure comes one line that all is clear: when no queue fails any more, or the lease, whose job
 //!    never ceases, is renewed again. A queue whose jobs were given up has nothing to succeed with.
+//! 3. A queue that finds its connection dead a moment after that tells of the outage that is over: no second line.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gateway_core::ids::GatewayId;
 use gateway_core::store::{HelloOutcome, LeaseOutcome, Outcome, Queue, Routed, StoreError};
 use gateway_core::writer::Phase;
+
+/// What fails within this time of an end of an outage, and no longer than this, is of that outage.
+const AFTERMATH: Duration = Duration::from_secs(15);
 
 /// What was said last, so that it is not said again.
 #[derive(Debug)]
@@ -20,6 +24,7 @@ pub(crate) struct LogLines {
     failing: [bool; Queue::ALL.len()],
     /// When the first of those that fail began to.
     failing_since: Option<Instant>,
+    cleared_at: Option<Instant>,
     other_owner: Option<String>,
     leads_sweeps: bool,
     left_out: usize,
@@ -32,6 +37,7 @@ impl LogLines {
             phase: Phase::Waiting,
             failing: [false; Queue::ALL.len()],
             failing_since: None,
+            cleared_at: None,
             other_owner: None,
             leads_sweeps: false,
             left_out: 0,
@@ -85,11 +91,17 @@ impl LogLines {
 
     fn note_all_clear(&mut self) {
         // A queue that fails for a reason of its own still does.
-        if let Some(since) = self.failing_since.take() {
+        let Some(since) = self.failing_since.take() else { return };
+        let is_aftermath =
+            self.cleared_at.is_some_and(|cleared| since.saturating_duration_since(cleared) < AFTERMATH)
+                && since.elapsed() < AFTERMATH;
+        self.cleared_at = Some(Instant::now());
+        if !is_aftermath {
+            let seconds = since.elapsed().as_secs();
             tracing::info!(
                 gateway = %self.gateway,
-                seconds = since.elapsed().as_secs(),
-                "all clear: the database is back; so long ago the first job failed"
+                seconds,
+                "all clear: the database is back after {seconds} s"
             );
         }
     }
@@ -228,6 +240,39 @@ mod tests {
             lines.note_outcome(&Outcome::Updates(Ok(Vec::new())));
         });
         assert_eq!(all_clear(&lines), 1, "none fails: {lines:?}");
+    }
+
+    #[test]
+    fn what_fails_right_after_an_outage_is_of_it_and_a_later_outage_has_its_own_end() {
+        let away = || StoreError::Retry("away".into());
+        let all_clear = |lines: &[String]| lines.iter().filter(|line| line.contains("all clear")).count();
+        let outage = |lines: &mut LogLines| {
+            lines.note_outcome(&Outcome::Lease(Err(away())));
+            lines.note_outcome(&Outcome::Lease(Ok(LeaseOutcome::Released)));
+        };
+        let aftermath = |lines: &mut LogLines| {
+            lines.note_outcome(&Outcome::Statuses(Err(away())));
+            lines.note_outcome(&Outcome::Statuses(Ok(Vec::new())));
+        };
+        let told = lines_of(|lines| {
+            outage(lines);
+            aftermath(lines);
+        });
+        assert_eq!(all_clear(&told), 1, "{told:?}");
+        assert!(told.iter().any(|line| line.contains("the database is back after 0 s")), "{told:?}");
+        let told = lines_of(|lines| {
+            outage(lines);
+            lines.cleared_at = Instant::now().checked_sub(AFTERMATH);
+            aftermath(lines);
+        });
+        assert_eq!(all_clear(&told), 2, "it was long ago: {told:?}");
+        let told = lines_of(|lines| {
+            outage(lines);
+            lines.note_outcome(&Outcome::Statuses(Err(away())));
+            lines.failing_since = Instant::now().checked_sub(AFTERMATH);
+            lines.note_outcome(&Outcome::Statuses(Ok(Vec::new())));
+        });
+        assert_eq!(all_clear(&told), 2, "it took long: {told:?}");
     }
 
     #[test]

@@ -19,8 +19,10 @@ use crate::told::Told;
 /// Certificates a minute.
 const OURS: usize = 64;
 const STRANGERS: usize = 8;
-/// The most of a name, a serial or a reason that is logged, in characters.
+/// The most of a name or a serial that is logged, in characters.
 const LONGEST_TEXT: usize = 200;
+/// And of a reason, which may hold a statement with a name twice.
+const LONGEST_REASON: usize = 1_000;
 
 /// Shared by all shards.
 #[derive(Debug, Default)]
@@ -95,21 +97,19 @@ fn say(shown: &Shown, issuer: Issuer, reason: &str, advice: &str, untold: Option
     let Some(untold) = untold else { return };
     let node = shown.node.as_deref().unwrap_or("(unnamed)");
     let serial = shown.serial.as_str();
-    let reason = harmless(reason);
+    let reason = harmless_within(reason, LONGEST_REASON);
     match issuer {
         Issuer::Ours => tracing::warn!(
             node,
             serial,
             untold,
-            "a node's certificate is refused: {reason}. What to do: {advice}. As many refusals as `untold` says \
-                 were passed over before this line"
+            "a node's certificate is refused: {reason}. What to do: {advice}"
         ),
         Issuer::Unknown => tracing::warn!(
             claimed_node = node,
             serial,
             untold,
-            "a certificate that proves nothing is refused: {reason}. What to do: {advice}. As many refusals as \
-                 `untold` says were passed over before this line"
+            "a certificate that proves nothing is refused: {reason}. What to do: {advice}"
         ),
     }
 }
@@ -120,7 +120,19 @@ fn now_seconds() -> u64 {
 }
 
 fn harmless(text: &str) -> String {
-    text.chars().take(LONGEST_TEXT).flat_map(char::escape_debug).collect()
+    harmless_within(text, LONGEST_TEXT)
+}
+
+/// Quotes stay as they are: statements in a reason are pasted.
+fn harmless_within(text: &str, longest: usize) -> String {
+    let mut harmless = String::new();
+    for sign in text.chars().take(longest) {
+        match sign {
+            '\'' | '"' => harmless.push(sign),
+            _ => harmless.extend(sign.escape_debug()),
+        }
+    }
+    harmless
 }
 
 #[cfg(test)]
@@ -133,6 +145,8 @@ mod tests {
         let text = harmless(&hostile);
         assert!(text.chars().all(|sign| !sign.is_control()), "{text}");
         assert!(text.len() < 2 * LONGEST_TEXT, "{text}");
+        let statement = format!("node {0} is not registered: SELECT register_node('{0}')", "n".repeat(200));
+        assert_eq!(harmless_within(&statement, LONGEST_REASON), statement, "it can be pasted");
         assert_eq!(Shown::of(b"no certificate"), Shown { node: None, serial: String::new() });
     }
 

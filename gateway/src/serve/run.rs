@@ -50,7 +50,7 @@ pub fn run(config: &Config) -> Result<(), GatewayError> {
             deadline = Instant::now() + config.gateway.stop_timeout.0;
         }
         match &event {
-            Event::Phase(phase) => tell_phase(*phase, &gateway, &mut is_ready),
+            Event::Phase(phase) => tell_phase(config, *phase, &gateway, &mut is_ready),
             Event::Signal(SIGHUP) => {
                 tracing::info!(
                     "SIGHUP: looking at the TLS files; to change its configuration, restart the gateway"
@@ -86,7 +86,7 @@ pub fn run(config: &Config) -> Result<(), GatewayError> {
     }
 }
 
-fn tell_phase(phase: Phase, gateway: &RunningGateway, is_ready: &mut bool) {
+fn tell_phase(config: &Config, phase: Phase, gateway: &RunningGateway, is_ready: &mut bool) {
     match phase {
         Phase::Serving => {
             let status = format!("listening on {}", gateway.address());
@@ -94,6 +94,9 @@ fn tell_phase(phase: Phase, gateway: &RunningGateway, is_ready: &mut bool) {
                 tracing::info!(
                     address = %gateway.address(),
                     control = %gateway.control_address(),
+                    api = gateway.api_address().map_or_else(|| "off".to_owned(), |api| api.to_string()),
+                    tunnels = if config.names_tunnels() { "on" } else { "off" },
+                    upstream = upstream(config),
                     "ready; health at http://{}/v1/health",
                     gateway.control_address()
                 );
@@ -108,6 +111,14 @@ fn tell_phase(phase: Phase, gateway: &RunningGateway, is_ready: &mut bool) {
         Phase::Stopping => watchdog::notify(&[NotifyState::Status("stopping")]),
         Phase::Stopped => {}
     }
+}
+
+/// The calls of nodes that are passed on.
+fn upstream(config: &Config) -> String {
+    let section = &config.upstream;
+    let calls = [("join", &section.join_url), ("renew", &section.renew_url), ("secret", &section.secret_url)];
+    let named: Vec<&str> = calls.into_iter().filter(|(_, url)| url.is_some()).map(|(call, _)| call).collect();
+    if named.is_empty() { "off".to_owned() } else { named.join(",") }
 }
 
 fn too_slow(config: &Config) -> GatewayError {
