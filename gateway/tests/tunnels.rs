@@ -24,7 +24,7 @@ use gateway_testbed::tickets::{TicketSpec, claims};
 use http::HeaderMap;
 use serde_json::json;
 use support::tunnels::{SHORT_FAREWELL, TunnelStage, data_until, node_end, over_both, rest_of, say};
-use support::{SOON, asked_until, within};
+use support::{SOON, World, asked_until, within};
 
 const ABORTED: u32 = 10;
 const UNAVAILABLE: u32 = 14;
@@ -403,4 +403,18 @@ async fn a_revocation_ends_the_stream_of_its_certificate_and_leaves_the_session_
         }
     }
     stage.at_rest().await;
+}
+
+#[tokio::test]
+async fn an_iam_service_that_is_not_there_is_told_of_at_the_start_before_anybody_needs_it() {
+    let world = World::new("tunnels_no_iam").await;
+    let authority = support::tunnels::authority(&world).await;
+    // Nobody listens there.
+    let nowhere = world.address_of("nowhere");
+    let mut options = support::tunnels::tunnel_options(&world, &authority, "g1", "");
+    let named = |address: &str| format!("iam_url = \"{address}\"");
+    options.extra = options.extra.replace(&named(&authority.url()), &named(&format!("https://{nowhere}")));
+    let gateway = world.start(options).await;
+    let log = gateway.logged("IAM service").await;
+    assert!(log.contains("a service can't be used") && log.contains(&nowhere.to_string()), "{log}");
 }

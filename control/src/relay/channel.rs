@@ -230,6 +230,13 @@ impl Channel {
         Ok(requests)
     }
 
+    /// Dials where there is no connection, and tells of it where that fails; asks for nothing.
+    pub(crate) async fn look(&self) {
+        if let Err(Failure::NotSent(why) | Failure::Lost(why)) = self.connection(false).await {
+            self.note(Some(&why));
+        }
+    }
+
     /// Tells of a change: that the service can't be used, or can.
     pub(crate) fn note(&self, failure: Option<&str>) {
         let was_failing = self.failing.swap(failure.is_some(), Ordering::Relaxed);

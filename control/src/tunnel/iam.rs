@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +21,18 @@ pub type IamFuture<'a> = Pin<Box<dyn Future<Output = IamVerdict> + Send + 'a>>;
 pub trait TunnelIam: Send + Sync + 'static {
     /// Whether this caller may still have this tunnel.
     fn reauthorize(&self, question: IamQuestion) -> IamFuture<'_>;
+
+    /// Looks at the start whether the service can be asked, so that the log says so before a tunnel needs it.
+    fn look(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Lets it look, where there is one; on the runtime that it is asked on.
+pub(super) fn look_at_the_start(iam: Option<&Arc<dyn TunnelIam>>) {
+    if let Some(iam) = iam.cloned() {
+        tokio::spawn(async move { iam.look().await });
+    }
 }
 
 /// A service on the network.
@@ -30,7 +43,7 @@ pub struct UpstreamIam {
 }
 
 impl UpstreamIam {
-    /// Nothing is dialled before the first question.
+    /// Nothing is dialled before the first look or question.
     pub fn new(
         address: UpstreamAddress,
         files: UpstreamFiles,
@@ -66,5 +79,9 @@ impl TunnelIam for UpstreamIam {
             self.channel.note(why.as_deref());
             verdict
         })
+    }
+
+    fn look(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.channel.look())
     }
 }

@@ -250,6 +250,7 @@ impl Room {
         let tickets = config.keys.filter(|_| offers).map(|keys| {
             Arc::new(Tickets::new(keys, config.keys_max_age, config.service_timeout, config.started))
         });
+        iam::look_at_the_start(config.iam.as_ref().filter(|_| offers));
         let shards = (0..config.to_shards.len()).filter_map(|number| u16::try_from(number).ok()).map(ShardId);
         let tunnels = Tunnels::new(Arc::clone(&config.limits), shards.collect());
         let couriers = config.to_shards.into_iter().map(|post| {
