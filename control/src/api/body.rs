@@ -94,14 +94,27 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for Asked<T> {
     }
 }
 
-fn what_is_wrong(error: &serde_json::Error) -> &'static str {
+fn what_is_wrong(error: &serde_json::Error) -> String {
     match error.classify() {
-        serde_json::error::Category::Data => {
-            "a field is unknown, missing, or of another kind; see the README"
-        }
-        serde_json::error::Category::Eof => "it ends too soon",
-        serde_json::error::Category::Syntax | serde_json::error::Category::Io => "it is malformed",
+        serde_json::error::Category::Data => misfit(&error.to_string()),
+        serde_json::error::Category::Eof => "it ends too soon".to_owned(),
+        serde_json::error::Category::Syntax | serde_json::error::Category::Io => "it is malformed".to_owned(),
     }
+}
+
+/// The field that does not fit, where it bears a name that a field could have; of what serde says nothing else.
+fn misfit(told: &str) -> String {
+    let is_name = |name: &&str| {
+        name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+    };
+    let named = |begin: &str| told.strip_prefix(begin)?.split('`').next().filter(is_name);
+    if let Some(field) = named("unknown field `") {
+        return format!("the field {field} is unknown; see the README");
+    }
+    if let Some(field) = named("missing field `") {
+        return format!("the field {field} is missing");
+    }
+    "a field is unknown, missing, or of another kind; see the README".to_owned()
 }
 
 #[cfg(test)]
@@ -125,6 +138,32 @@ mod tests {
             _: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
             self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+        }
+    }
+
+    #[test]
+    fn a_field_that_does_not_fit_is_named_and_no_value_is_repeated() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Of {
+            #[allow(dead_code)]
+            node_id: String,
+        }
+        let told =
+            |text: &str| what_is_wrong(&serde_json::from_str::<Of>(text).expect_err("it does not fit"));
+        assert!(
+            told(r#"{"nodes": []}"#).contains("the field nodes is unknown"),
+            "{}",
+            told(r#"{"nodes": []}"#)
+        );
+        assert!(told("{}").contains("the field node_id is missing"), "{}", told("{}"));
+        for hostile in [r#"{"a\u001b[2Jb": 1}"#, r#"{"node_id": ["secret"]}"#] {
+            assert!(
+                !told(hostile).contains("secret") && !told(hostile).contains('\u{1b}'),
+                "{}",
+                told(hostile)
+            );
+            assert!(told(hostile).contains("of another kind"), "{}", told(hostile));
         }
     }
 
