@@ -475,6 +475,7 @@ async fn an_operator_has_all_of_it_at_the_command_line() {
         run(&world, &gateway, &["drain", "--gateway", "g", "--within", "0s", "--wait", "1s"]).await;
     // The node knows no other gateway, so it comes back to this one, which refuses it.
     assert!((code == 0) == told.contains("no session is left") && [0, 4].contains(&code), "{code}: {told}");
+    assert!(code == 0 || !told.contains("No other gateway"), "silent serves: {told}");
     let health = answer(&world, &gateway, 3, &with(&["health"])).await;
     assert_eq!(health["phase"], "draining");
     let (code, told, _) = run(&world, &gateway, &["health", "--gateway", "g"]).await;
@@ -494,6 +495,16 @@ async fn an_operator_has_all_of_it_at_the_command_line() {
     world.watch.until(SOON, "the node is told that it is revoked", ends).await;
     let again = answer(&world, &gateway, 3, &["revoke", &name, "--json"]).await;
     assert_eq!(again["revoked"], json!([]));
+    world.connect().await.execute("SELECT register_node('bare')").await.unwrap();
+    for (who, said) in [
+        (&["bare"][..], "is registered, and has no certificate"),
+        (&["nobody"], "is no node that is registered"),
+        (&[&name], "revoked already"),
+        (&[&name, "--serial", "0F"], "no certificate with that serial"),
+    ] {
+        let (code, told, _) = run(&world, &gateway, &[&["revoke"], who].concat()).await;
+        assert!(code == 3 && told.contains(said), "{who:?}: {told}");
+    }
 
     let (code, _, told) = run(&world, &gateway, &["health", "--gateway", "nobody"]).await;
     assert!(code == 1 && told.contains("not registered"), "{told}");
@@ -501,6 +512,69 @@ async fn an_operator_has_all_of_it_at_the_command_line() {
     assert!(code == 1 && told.contains("no control API"), "{told}");
     let (code, _, told) = run(&world, &gateway, &["undrain"]).await;
     assert!(code == 2 && told.contains("which gateway is meant"), "{told}");
+}
+
+/// `gateway COMMAND --config FILE` and nothing else: what the file has is all that there is.
+async fn run_by(file: &std::path::Path, arguments: &[&str]) -> (i32, String, String) {
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_gateway"));
+    for variable in ["GATEWAY_CONFIG", "GATEWAY_DATABASE_URL", "GATEWAY_CONTROL_CA"] {
+        command.env_remove(variable);
+    }
+    command.env_remove("GATEWAY_CONTROL_CERTIFICATE").env_remove("GATEWAY_CONTROL_KEY");
+    command.args(arguments).arg("--config").arg(file).stdin(Stdio::null()).kill_on_drop(true);
+    let output = within(SOON, &format!("gateway {arguments:?}"), command.output()).await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+#[tokio::test]
+async fn a_gateway_is_called_by_its_own_file_and_what_is_wrong_about_that_is_said() {
+    let world = World::new("api_by_file").await;
+    let (gateway, _) = start(&world, "g", "").await;
+    let files = client_files(&gateway);
+    let row = sqlx::query_as("SELECT internal_url FROM gateways WHERE id = 'g'");
+    let (url,): (String,) = row.fetch_one(&mut world.connect().await).await.unwrap();
+    let log = gateway.logged("ready; health at").await;
+    let ready = log.lines().find(|line| line.contains("ready; health at")).unwrap();
+    let api = url.strip_prefix("https://").unwrap();
+    assert!(ready.contains(api) && ready.contains("tunnels") && ready.contains("upstream"), "{ready}");
+
+    // Its own certificate is a server's: the gateway refuses it, and it is named.
+    let file = gateway.options().config_path();
+    let (code, _, told) = run_by(&file, &["health"]).await;
+    let shown = gateway.options().api.as_ref().unwrap().certificate.display().to_string();
+    assert!(code == 1 && told.contains(&shown) && told.contains("clientAuth"), "{told}");
+
+    // The database is away, and the gateway of the file is asked all the same.
+    let mut config: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+    config["database"]["url"] = "postgresql:///gateway?host=/nowhere".into();
+    let away = file.with_file_name("away.toml");
+    let with_certificate =
+        ["--certificate", files.certificate.to_str().unwrap(), "--key", files.key.to_str().unwrap()];
+    let health = [&["health"], &with_certificate[..]].concat();
+    std::fs::write(&away, config.to_string()).unwrap();
+    let (code, _, told) = run_by(&away, &health).await;
+    assert!(code == 1 && told.contains("/nowhere") && told.contains("--url"), "which database? {told}");
+    config["control"]["api_listen"] = api.into();
+    std::fs::write(&away, config.to_string()).unwrap();
+    let (code, stdout, told) = run_by(&away, &health).await;
+    assert!(code == 0 && stdout.contains("g ") && stdout.contains("serving"), "{stdout}{told}");
+    assert!(told.contains("/nowhere") && told.contains(&url), "{told}");
+
+    // A gateway that has no control API.
+    config["control"].as_table_mut().unwrap().retain(|key, _| key == "listen");
+    config["control"]["listen"] = "127.0.0.1:7999".into();
+    config["database"]["url"] = world.url.clone().into();
+    std::fs::write(&away, config.to_string()).unwrap();
+    let (code, _, told) = run_by(&away, &["status"]).await;
+    assert!(code == 2 && told.contains("away.toml has no [control] client_ca"), "{told}");
+    assert!(told.contains("api_listen") && told.contains("http://127.0.0.1:7999/v1/health"), "{told}");
+    let node = world.node("node", "g", |_| {}).await;
+    let (code, told, _) = run(&world, &gateway, &["drain", "--gateway", "g", "--within", "1m"]).await;
+    assert!(code == 0 && told.contains("No other gateway serves"), "{told}");
+    let (code, _, told) = run_by(&away, &["revoke", node.name()]).await;
+    assert!(code == 0 && told.contains("it is revoked, and gateways find that"), "{told}");
+    assert!(told.contains("None was called: ") && told.contains("has no [control] client_ca"), "{told}");
 }
 
 #[tokio::test]

@@ -488,3 +488,24 @@ async fn a_session_was_last_seen_at_its_hello_until_its_liveness_is_written() {
         assert!(row["last_seen_at"].as_str() >= row["connected_at"].as_str(), "{list}: {row}");
     }
 }
+
+#[tokio::test]
+async fn gateways_are_listed_with_their_lease_also_those_that_are_gone() {
+    let world = World::new("gateways_list").await;
+    let gateway = world.gateway("g1", "").await;
+    let mut database = world.connect().await;
+    // What one that was killed long ago leaves behind.
+    let gone = "INSERT INTO gateways (id, region, internal_url, version, max_streams, sessions, heartbeat_at) \
+                VALUES ('g0', 'x', 'https://g0:1', '0', 9, 2, compute_now() - interval '1 hour')";
+    sql(&mut database, gone).await;
+    let rows = ask(&world, &["gateways", "--json"]).await.json(0);
+    let shown: Vec<_> = rows.iter().map(|row| (row["id"].as_str().unwrap(), &row["lease_held"])).collect();
+    assert_eq!(shown, [("g0", &false.into()), ("g1", &true.into())], "{rows:?}");
+    assert!(rows[0]["heartbeat_age_seconds"].as_f64().unwrap() >= 3_600.0, "{rows:?}");
+    let serving = ask(&world, &["gateways", "--serving", "--json"]).await.json(0);
+    assert_eq!((serving.len(), &serving[0]["id"]), (1, &"g1".into()));
+    let table = ask(&world, &["gateways"]).await;
+    table.is(0);
+    assert!(table.stdout.contains("https://g0:1") && table.stdout.contains("LAST WROTE"), "{}", table.stdout);
+    drop(gateway);
+}

@@ -63,6 +63,15 @@ Examples:
   gateway sessions --gateway g1
   gateway sessions --json | jq -s 'group_by(.gateway_id) | map({(.[0].gateway_id): length}) | add'")]
     Sessions(SessionsArgs),
+    /// List gateways: where each is called, and whether it holds its lease.
+    #[command(after_help = "\
+JSON (a line a gateway): id, internal_url, version, region, lease_held, draining, sessions, max_streams, started_at,
+  heartbeat_at, heartbeat_age_seconds. Of one that holds no lease all else is as it was when it last wrote.
+
+Examples:
+  gateway gateways
+  gateway gateways --serving --json | jq -r .internal_url")]
+    Gateways(GatewaysArgs),
     /// Look at the certificates of nodes that the database knows.
     #[command(subcommand)]
     Certs(CertsCommand),
@@ -251,6 +260,18 @@ pub struct NodesArgs {
     /// Only those whose id fits a pattern of SQL's LIKE; a text without % may stand anywhere in the id.
     #[arg(long, value_name = "PATTERN", value_parser = like_pattern)]
     pub like: Option<String>,
+    /// At most so many.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+#[derive(Debug, Args)]
+pub struct GatewaysArgs {
+    /// Only those that hold their lease.
+    #[arg(long)]
+    pub serving: bool,
     /// At most so many.
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,

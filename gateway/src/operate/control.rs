@@ -9,16 +9,21 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::callee::{client, not_called};
-use super::control_arguments::{AskArgs, DispatchArgs, DrainArgs, LiveSessionsArgs};
+use super::callee::{self, Called, client};
+use super::control_arguments::{AskArgs, Callee, DispatchArgs, DrainArgs, LiveSessionsArgs};
+use super::database::Database;
+use super::listings::gateways_query;
 use super::table::{Column, column, table};
 use super::terminal::{Reader, harmless, json_line, remark, write};
 use super::{ENDED_OTHERWISE, NOT_ENDED};
-use crate::client::GatewayClient;
 use crate::error::GatewayError;
 
 /// Between looks at how many sessions are left.
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
+/// What a look at other gateways may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Gateways that are looked at.
+const GATEWAYS: u32 = 1_000;
 /// Sessions that one call brings.
 const PAGE: u32 = 500;
 
@@ -36,27 +41,43 @@ pub(super) async fn drain(arguments: &DrainArgs) -> Result<ExitCode, GatewayErro
         Some(within) => json!({ "within_seconds": within.as_secs_f64() }),
         None => json!({}),
     };
-    let mut answer = gateway.post("/v1/drain", &body).await.map_err(|error| not_called(&error))?;
+    let mut answer = gateway.post("/v1/drain", &body).await.map_err(|error| gateway.failed(&error))?;
     let mut left = number(&answer, "sessions");
     if let Some(wait) = arguments.wait {
         let deadline = Instant::now() + wait;
         while left > 0 && Instant::now() < deadline {
             tokio::time::sleep(LOOKS_EVERY).await;
-            let page = gateway.get("/v1/sessions?limit=1").await.map_err(|error| not_called(&error))?;
+            let page = gateway.get("/v1/sessions?limit=1").await.map_err(|error| gateway.failed(&error))?;
             left = number(&page, "in_all");
         }
         answer["sessions"] = left.into();
     }
     let within = answer["within_seconds"].as_f64().unwrap_or_default();
     let began = if answer["began_now"] == true { "drains now" } else { "drains already" };
-    let sentence = match arguments.wait {
-        Some(_) if left == 0 => "It drains, and no session is left.\n".to_owned(),
-        Some(_) => format!("It drains, and {left} sessions are left.\n"),
-        None => format!("It {began}: {left} sessions are told to leave within {within} s.\n"),
+    let mut sentence = match arguments.wait {
+        Some(_) if left == 0 => "It drains, and no session is left.".to_owned(),
+        Some(_) => format!("It drains, and {left} sessions are left."),
+        None => format!("It {began}: {left} sessions are told to leave within {within} s."),
     };
+    if left > 0 && !arguments.ask.json && is_alone(&arguments.ask.callee).await {
+        sentence.push_str(" No other gateway serves: its nodes have nowhere to go.");
+    }
+    sentence.push('\n');
     tell(arguments.ask.json, &answer, &sentence)?;
     let is_waiting = arguments.wait.is_some() && left > 0;
     Ok(if is_waiting { ExitCode::from(NOT_ENDED) } else { ExitCode::SUCCESS })
+}
+
+/// Whether the database knows that no other gateway takes sessions.
+async fn is_alone(callee: &Callee) -> bool {
+    let looking = async {
+        let id = callee::id(callee)?;
+        let mut database = Database::open_for_reading(&callee.place, LOOK_TIMEOUT).await.ok()?;
+        let serving = database.rows("listing gateways", gateways_query(true, GATEWAYS)).await.ok()?;
+        Some(serving.iter().all(|gateway| gateway["id"] == *id || gateway["draining"] == true))
+    };
+    // A database that is away says nothing.
+    looking.await.unwrap_or(false)
 }
 
 pub(super) async fn undrain(arguments: &AskArgs) -> Result<ExitCode, GatewayError> {
@@ -95,7 +116,7 @@ pub(super) async fn reload_tls(arguments: &AskArgs) -> Result<ExitCode, GatewayE
 
 pub(super) async fn health(arguments: &AskArgs) -> Result<ExitCode, GatewayError> {
     let gateway = client(&arguments.callee).await?;
-    let (serves, health) = gateway.health().await.map_err(|error| not_called(&error))?;
+    let (serves, health) = gateway.health().await.map_err(|error| gateway.failed(&error))?;
     tell(arguments.json, &health, &told_health(&health))?;
     Ok(if serves { ExitCode::SUCCESS } else { ExitCode::from(ENDED_OTHERWISE) })
 }
@@ -129,7 +150,7 @@ pub(super) async fn live_sessions(arguments: &LiveSessionsArgs) -> Result<ExitCo
     let (rows, more) = match &arguments.node {
         Some(node) => {
             let path = format!("/v1/sessions/{}", percent_encoded(node));
-            (vec![gateway.get(&path).await.map_err(|error| not_called(&error))?], false)
+            (vec![gateway.get(&path).await.map_err(|error| gateway.failed(&error))?], false)
         }
         None => pages(&gateway, arguments.limit).await?,
     };
@@ -150,12 +171,12 @@ pub(super) async fn live_sessions(arguments: &LiveSessionsArgs) -> Result<ExitCo
 }
 
 /// At most so many sessions, and whether there are more.
-async fn pages(gateway: &GatewayClient, limit: u32) -> Result<(Vec<Value>, bool), GatewayError> {
+async fn pages(gateway: &Called, limit: u32) -> Result<(Vec<Value>, bool), GatewayError> {
     let (mut rows, mut after) = (Vec::new(), String::new());
     loop {
         let wanted = (limit as usize - rows.len()).min(PAGE as usize);
         let path = format!("/v1/sessions?limit={wanted}{after}");
-        let mut page = gateway.get(&path).await.map_err(|error| not_called(&error))?;
+        let mut page = gateway.get(&path).await.map_err(|error| gateway.failed(&error))?;
         rows.extend(page["sessions"].as_array_mut().map(std::mem::take).unwrap_or_default());
         match page["more"].as_str() {
             Some(_) if rows.len() >= limit as usize => return Ok((rows, true)),
@@ -175,7 +196,7 @@ fn with_age(mut row: Value) -> Value {
 
 async fn post(arguments: &AskArgs, path: &str, body: &Value) -> Result<Value, GatewayError> {
     let gateway = client(&arguments.callee).await?;
-    gateway.post(path, body).await.map_err(|error| not_called(&error))
+    gateway.post(path, body).await.map_err(|error| gateway.failed(&error))
 }
 
 fn tell(json: bool, answer: &Value, sentence: &str) -> Result<(), GatewayError> {

@@ -67,14 +67,17 @@ Example:
   gateway reload-tls --gateway g1")]
     ReloadTls(AskArgs),
     /// Show how a gateway is doing.
-    #[command(after_help = "\
+    #[command(
+        visible_alias = "status",
+        after_help = "\
 Exit codes: 0 it takes new sessions; 3 it does not, and the reasons are shown; 1, 2 as always.
 
 JSON (one document): as GET /v1/health
 
 Examples:
   gateway health --gateway g1
-  gateway health --gateway g1 --json | jq '.loops[] | select(.consecutive_failures > 0)'")]
+  gateway health --gateway g1 --json | jq '.loops[] | select(.consecutive_failures > 0)'"
+    )]
     Health(AskArgs),
     /// List the sessions that a gateway has now, as it knows them itself.
     #[command(after_help = "\
@@ -119,7 +122,8 @@ pub struct Callee {
     /// The CA that its certificate must chain to. Else control.client_ca of the configuration.
     #[arg(long, value_name = "FILE", env = "GATEWAY_CONTROL_CA", help_heading = "Gateway")]
     pub ca: Option<PathBuf>,
-    /// The certificate to show, leaf first. Else that of [upstream], or of [tls], of the configuration.
+    /// The certificate to show, leaf first. Else that of [upstream], [control] or [tls] of the configuration, the first that is
+    /// named there.
     #[arg(
         long,
         value_name = "FILE",

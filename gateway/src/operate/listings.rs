@@ -1,4 +1,4 @@
-//! `gateway nodes`, `sessions`, `certs list`, `commands`, `specs` and `inventory`: what is stored, as a table or as JSON lines.
+//! `gateway nodes`, `sessions`, `gateways`, `certs list`, `commands`, `specs` and `inventory`: what is stored, as a table or as JSON lines.
 //!
 //! The queries filter and order; here is only how the rows are shown.
 //!
@@ -8,7 +8,9 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::arguments::{CertsArgs, CommandsArgs, InventoryArgs, NodesArgs, Reading, SessionsArgs, SpecsArgs};
+use super::arguments::{
+    CertsArgs, CommandsArgs, GatewaysArgs, InventoryArgs, NodesArgs, Reading, SessionsArgs, SpecsArgs,
+};
 use super::database::{Database, RowQuery};
 use super::table::{Column, column, table};
 use super::terminal::{bytes_as_text, harmless, json_line, remark, write};
@@ -36,6 +38,16 @@ const SESSIONS: [Column; 9] = [
     column("VERSION", "software_version", 16),
     column("LANES", "lanes", 40),
     column("IN FLIGHT", "in_flight", 10),
+];
+
+const GATEWAYS: [Column; 7] = [
+    column("GATEWAY", "id", 20),
+    column("URL", "internal_url", 48),
+    column("VERSION", "version", 16),
+    column("LEASE", "lease_held", 5),
+    column("DRAINS", "draining", 6),
+    column("SESSIONS", "sessions", 10),
+    column("LAST WROTE", "age", 16),
 ];
 
 const CERTS: [Column; 7] = [
@@ -113,6 +125,25 @@ pub(super) async fn sessions(arguments: &SessionsArgs) -> Result<ExitCode, Gatew
         ));
     }
     answer(&arguments.reading, &SESSIONS, rows, arguments.limit, "session")
+}
+
+pub(super) async fn gateways(arguments: &GatewaysArgs) -> Result<ExitCode, GatewayError> {
+    let query = gateways_query(arguments.serving, arguments.limit);
+    let mut rows = read(&arguments.reading, "listing gateways", query).await?;
+    if !arguments.reading.json {
+        for row in &mut rows {
+            let age = row["heartbeat_age_seconds"].as_f64().unwrap_or_default();
+            row["age"] = format!("{age:.1} s ago").into();
+        }
+    }
+    answer(&arguments.reading, &GATEWAYS, rows, arguments.limit, "gateway")
+}
+
+/// The query that shows gateways.
+pub(super) fn gateways_query<'q>(serving: bool, limit: u32) -> RowQuery<'q> {
+    sqlx::query_scalar(include_str!("../../queries/operate/gateways.sql"))
+        .bind(serving)
+        .bind(i64::from(limit) + 1)
 }
 
 pub(super) async fn certs(arguments: &CertsArgs) -> Result<ExitCode, GatewayError> {

@@ -94,6 +94,7 @@ pub fn run(command: &OperatorCommand) -> Result<ExitCode, GatewayError> {
             OperatorCommand::Cancel(arguments) => cancel::run(arguments).await,
             OperatorCommand::Nodes(arguments) => listings::nodes(arguments).await,
             OperatorCommand::Sessions(arguments) => listings::sessions(arguments).await,
+            OperatorCommand::Gateways(arguments) => listings::gateways(arguments).await,
             OperatorCommand::Certs(CertsCommand::List(arguments)) => listings::certs(arguments).await,
             OperatorCommand::Commands(arguments) => listings::commands(arguments).await,
             OperatorCommand::Specs(arguments) => listings::specs(arguments).await,

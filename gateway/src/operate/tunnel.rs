@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clap::Args;
-use gateway_control::client::{CallError, GatewayClient, Said, Tunnel, TunnelCut, TunnelOpen, TunnelSender};
+use gateway_control::client::{CallError, Said, Tunnel, TunnelCut, TunnelOpen, TunnelSender};
 use rustix::termios::{self, OptionalActions, Termios};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
-use super::callee;
+use super::callee::{self, Called};
 use super::control_arguments::Callee;
 use super::escape::Escape;
 use super::place::usage;
@@ -71,7 +71,7 @@ pub(super) async fn run(arguments: &TunnelArgs) -> Result<ExitCode, GatewayError
     let client = client(arguments).await?;
     let tunnel = match client.open_tunnel(&open).await {
         Ok(tunnel) => tunnel,
-        Err(error) => return Ok(told(&refusal(&error))),
+        Err(error) => return Ok(told(&refusal(&client, &error))),
     };
     let [mut interrupt, mut terminate, mut hang_up] =
         [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
@@ -87,7 +87,12 @@ pub(super) async fn run(arguments: &TunnelArgs) -> Result<ExitCode, GatewayError
     };
     drop(terminal);
     Ok(match outcome {
-        Ok(Outcome { exit: Some(code), .. }) => ExitCode::from(u8::try_from(code).unwrap_or(NO_TUNNEL)),
+        Ok(Outcome { exit: Some(code), .. }) => match u8::try_from(code) {
+            Ok(code) => ExitCode::from(code),
+            Err(_) => told(&format!(
+                "the node's exit status {code} is out of 0 to 255 (128 and the signal where one has ended the program)"
+            )),
+        },
         Ok(Outcome { exit: None, code: 0, .. }) => ExitCode::SUCCESS,
         Ok(Outcome { message, .. }) => told(&format!("the tunnel was closed: {message}")),
         Err(TunnelCut(why)) => told(&format!("the tunnel was cut: {why}")),
@@ -99,10 +104,10 @@ fn told(sentence: &str) -> ExitCode {
     ExitCode::from(NO_TUNNEL)
 }
 
-fn refusal(error: &CallError) -> String {
+fn refusal(gateway: &Called, error: &CallError) -> String {
     match error {
         CallError::Refused { sentence, code, .. } => format!("no tunnel: {sentence} ({code})"),
-        error => error.to_string(),
+        error => gateway.failed(error).to_string(),
     }
 }
 
@@ -114,6 +119,10 @@ fn parameters(arguments: &TunnelArgs) -> HashMap<String, String> {
     if let Some((columns, rows)) = window() {
         all.entry("columns".to_owned()).or_insert(columns.to_string());
         all.entry("rows".to_owned()).or_insert(rows.to_string());
+        // What kind of terminal it is; else programs at the node guess.
+        if let Some(term) = std::env::var("TERM").ok().filter(|term| !term.is_empty()) {
+            all.entry("term".to_owned()).or_insert(term);
+        }
     }
     all
 }
@@ -131,13 +140,14 @@ fn ticket(file: Option<&Path>) -> Result<String, GatewayError> {
 }
 
 /// The gateway that has the node, unless another is meant.
-async fn client(arguments: &TunnelArgs) -> Result<Arc<GatewayClient>, GatewayError> {
+async fn client(arguments: &TunnelArgs) -> Result<Called, GatewayError> {
     let callee = &arguments.callee;
     if callee.url.is_some() || callee.gateway.is_some() {
         return callee::client(callee).await;
     }
-    let found = callee::finder(callee, callee::files_of(callee)?)?.of_node(&arguments.node).await;
-    found.map(|found| found.client).map_err(|error| callee::not_found(&error))
+    let files = callee::files_of(callee)?;
+    let found = callee::finder(callee, files.clone())?.of_node(&arguments.node).await;
+    found.map(|found| Called::new(found.client, &files)).map_err(|error| callee::not_found(callee, &error))
 }
 
 /// How a tunnel ended.

@@ -10,6 +10,14 @@ use gateway_db_writer::LoopReading;
 
 use super::readings::Readings;
 
+const WRITER: &str = "db-writer";
+const SHARD_PREFIX: &str = "shard-";
+
+/// Whether a loop is the turns of a thread: each of its runs is a round of the watchdog.
+pub(crate) fn is_thread(name: &str) -> bool {
+    name == WRITER || name.strip_prefix(SHARD_PREFIX).is_some_and(|shard| shard.parse::<u16>().is_ok())
+}
+
 /// Name, labels, and how it is doing.
 type Known = (String, Vec<Label>, LoopReading);
 
@@ -24,9 +32,9 @@ fn all(readings: &Readings) -> Vec<Known> {
     let api_tls = readings.api_tls().looks.read();
     let api_tls = ("control-tls-files".to_owned(), vec![Label::Word("loop", "control-tls-files")], api_tls);
     let shards = readings.shards().map(|(shard, _)| {
-        (format!("shard-{shard}"), vec![Label::Word("loop", "shard"), Label::Shard(shard)])
+        (format!("{SHARD_PREFIX}{shard}"), vec![Label::Word("loop", "shard"), Label::Shard(shard)])
     });
-    let threads = shards.chain([("db-writer".to_owned(), vec![Label::Word("loop", "db-writer")])]);
+    let threads = shards.chain([(WRITER.to_owned(), vec![Label::Word("loop", WRITER)])]);
     let threads = threads.zip(readings.thread_loops());
     let threads = threads.map(|((name, labels), status)| (name, labels, status.read()));
     queues.chain([listener, tls, api_tls]).chain(threads).collect()

@@ -33,6 +33,7 @@ pub use builder::GatewayBuilder;
 pub use embedded::Embedded;
 pub use files::check_files;
 pub use handle::{AskError, Drained, GatewayHandle};
+pub(crate) use loops::is_thread;
 pub use readings::Readings;
 pub use relays::EmbeddedRelays;
 pub use run::run;

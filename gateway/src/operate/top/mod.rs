@@ -18,10 +18,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use super::arguments::duration;
-use super::callee::{client, not_called};
+use super::callee::{Called, client};
 use super::control_arguments::AskArgs;
 use super::terminal::{Reader, harmless, json_line, remark, write};
-use crate::client::GatewayClient;
 use crate::error::GatewayError;
 use metrics::Metrics;
 use screen::Screen;
@@ -80,9 +79,9 @@ pub(super) async fn run(arguments: &TopArgs) -> Result<ExitCode, GatewayError> {
     }
 }
 
-async fn look(gateway: &GatewayClient) -> Result<Look, GatewayError> {
-    let (_, health) = gateway.health().await.map_err(|error| not_called(&error))?;
-    let text = gateway.metrics().await.map_err(|error| not_called(&error))?;
+async fn look(gateway: &Called) -> Result<Look, GatewayError> {
+    let (_, health) = gateway.health().await.map_err(|error| gateway.failed(&error))?;
+    let text = gateway.metrics().await.map_err(|error| gateway.failed(&error))?;
     let health = serde_json::from_value(health).map_err(|error| {
         let sentence = format!("its health is none that this version knows: {error}");
         GatewayError::Control(harmless(&sentence))

@@ -13,6 +13,7 @@ use super::view::{Room, View};
 use crate::error::GatewayError;
 use crate::operate::table::{Column, column, table};
 use crate::operate::terminal::{Reader, harmless, write};
+use crate::serve::is_thread;
 
 const SHARDS: [Column; 9] = [
     column("SHARD", "shard", 5),
@@ -35,6 +36,8 @@ const QUEUES: [Column; 6] = [
     column("P99", "p99", 12),
 ];
 
+/// Between the parts of a line.
+const SEPARATOR: &str = " · ";
 /// Another screen of the terminal, without a cursor, and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
@@ -72,10 +75,27 @@ impl Drop for Screen {
 
 /// What draws `text` over whatever is there.
 fn frame(text: &str, columns: usize, rows: usize) -> String {
-    let lines: Vec<String> =
-        text.lines().take(rows).map(|line| line.chars().take(columns).collect()).collect();
+    let lines = text.lines().flat_map(|line| wrapped(line, columns));
+    let lines: Vec<String> = lines.take(rows).map(|line| line.chars().take(columns).collect()).collect();
     // The last line has no end, or the terminal would scroll.
     HOME.to_owned() + &lines.join(&format!("{CLEAR_LINE}\r\n")) + CLEAR_LINE + CLEAR_REST
+}
+
+/// A line that has parts goes on in the next where they do not fit.
+fn wrapped(line: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in line.split(SEPARATOR) {
+        match lines.last_mut() {
+            Some(last)
+                if last.chars().count() + SEPARATOR.chars().count() + part.chars().count() <= columns =>
+            {
+                last.push_str(SEPARATOR);
+                last.push_str(part);
+            }
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines
 }
 
 /// All of it.
@@ -86,7 +106,10 @@ pub(super) fn whole(view: &View) -> String {
     }
     for one in &view.loops_in_trouble {
         let name = harmless(&one.name);
-        let long = one.running_seconds.map(|seconds| format!("its run takes {seconds:.0} s"));
+        let long = one
+            .running_seconds
+            .filter(|_| !is_thread(&one.name))
+            .map(|seconds| format!("its run takes {seconds:.0} s"));
         let why = one.last_error.as_deref().filter(|_| one.consecutive_failures > 0);
         let fails =
             why.map(|why| format!("it fails, {} in a row: {}", one.consecutive_failures, harmless(why)));
@@ -246,6 +269,15 @@ mod tests {
     fn a_frame_fits_its_terminal_and_does_not_scroll_it() {
         let drawn = frame("a long line\nb\nc\n", 6, 2);
         assert_eq!(drawn, "\x1b[Ha long\x1b[K\r\nb\x1b[K\x1b[J");
+    }
+
+    #[test]
+    fn a_line_goes_on_in_the_next_between_its_parts() {
+        let line = "sessions 1 · hellos waiting 0 of 512 · tunnels 0";
+        assert_eq!(wrapped(line, 80), [line]);
+        assert_eq!(wrapped(line, 38), ["sessions 1 · hellos waiting 0 of 512", "tunnels 0"]);
+        assert_eq!(wrapped(line, 5), ["sessions 1", "hellos waiting 0 of 512", "tunnels 0"]);
+        assert_eq!(wrapped("", 5), [""]);
     }
 
     #[test]

@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::metrics::{Metrics, Stretch};
+use crate::serve::is_thread;
 
-/// A run of a loop that takes longer than this is shown among those in trouble.
+/// A run of a loop that takes longer than this is shown among those in trouble. A thread's run is a round of the watchdog,
+/// however long that is: a thread is in trouble when it missed one, which is a failure.
 const LONG_RUN_SECONDS: f64 = 5.0;
 
 /// What is read of `/v1/health`.
@@ -235,10 +237,35 @@ fn queues(stretch: &Stretch<'_>, metrics: &Metrics) -> Vec<Queue> {
 }
 
 fn is_in_trouble(one: &Loop) -> bool {
-    one.consecutive_failures > 0 || one.running_seconds.is_some_and(|seconds| seconds > LONG_RUN_SECONDS)
+    let is_long = one.running_seconds.is_some_and(|seconds| seconds > LONG_RUN_SECONDS);
+    one.consecutive_failures > 0 || (is_long && !is_thread(&one.name))
 }
 
 /// A gauge that counts things.
 fn whole(value: f64) -> u64 {
     if value > 0.0 { value.round() as u64 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(name: &str, consecutive_failures: u64, running_seconds: f64) -> Loop {
+        Loop {
+            name: name.to_owned(),
+            consecutive_failures,
+            running_seconds: Some(running_seconds),
+            last_error: None,
+        }
+    }
+
+    #[test]
+    fn a_thread_is_in_trouble_when_it_missed_a_round_and_not_since_a_round_takes_long() {
+        for thread in ["shard-0", "shard-17", "db-writer"] {
+            assert!(!is_in_trouble(&one(thread, 0, 9.9)), "{thread}: the round is not over");
+            assert!(!is_in_trouble(&one(thread, 0, 60.0)), "{thread}: systemd may ask for long rounds");
+            assert!(is_in_trouble(&one(thread, 1, 0.1)), "{thread}");
+        }
+        assert!(is_in_trouble(&one("updates", 0, 5.1)) && !is_in_trouble(&one("updates", 0, 4.9)));
+    }
 }
