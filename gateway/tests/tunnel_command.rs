@@ -63,6 +63,7 @@ impl CommandLine<'_> {
         let child = pty_process::Command::new(env!("CARGO_BIN_EXE_gateway"))
             .args(self.arguments())
             .env("GATEWAY_TICKET", &self.ticket)
+            .env("TERM", "gateway-test-terminal")
             .kill_on_drop(true)
             .spawn(pts)
             .unwrap();
@@ -148,6 +149,8 @@ async fn the_command_gives_a_shell_that_follows_the_terminals_size_and_ends_with
     session.sees("31 97").await;
     session.resize(120, 40);
     session.types_until("stty size\n", "40 120").await;
+    session.types("echo it is $TERM\n").await;
+    session.sees("it is gateway-test-terminal").await;
     session.types("exit 7\n").await;
     assert_eq!(session.exit_code().await, Some(7));
     stage.at_rest().await;
@@ -221,6 +224,14 @@ async fn without_a_terminal_it_is_a_pipe_and_what_fails_is_255() {
     let told = String::from_utf8_lossy(&used.stderr).into_owned();
     assert_eq!(used.status.code(), Some(255), "{told}");
     assert!(told.contains("used before"), "{told}");
+    for code in ["-9", "256", "300"] {
+        let ticket = stage.authority.mint().mint(node.name());
+        let (kind, code_is) = (["--kind", "ends", "--parameter"], format!("code={code}"));
+        let ended = run(&line(ticket), &[&kind[..], &[&code_is]].concat(), b"").await;
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(255), "{told}");
+        assert!(told.contains(&format!("exit status {code} is out of 0 to 255")), "{told}");
+    }
     let data: Vec<u8> = (0..400_000u32).map(|n| (n % 251) as u8).collect();
     let echo = run(&line(stage.authority.mint().mint(node.name())), &["--kind", "echo"], &data).await;
     assert!(echo.status.success() && echo.stdout == data, "{} bytes came back", echo.stdout.len());

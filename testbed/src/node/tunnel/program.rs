@@ -26,10 +26,20 @@ pub(super) enum Output {
 
 pub(super) enum Program {
     Shell(Box<Shell>),
-    Echo { waiting: VecDeque<Bytes>, input_over: bool },
-    Sink { input_over: bool },
-    Source { piece: Bytes, left: u64 },
+    Echo {
+        waiting: VecDeque<Bytes>,
+        input_over: bool,
+    },
+    Sink {
+        input_over: bool,
+    },
+    Source {
+        piece: Bytes,
+        left: u64,
+    },
     Stall,
+    /// Ends with any status at all, as a node may that has no shell's.
+    Ends(i32),
     Over,
 }
 
@@ -44,6 +54,7 @@ impl Program {
                 Self::Source { piece: Bytes::from(vec![b'x'; PIECE_BYTES]), left }
             }
             "stall" => Self::Stall,
+            "ends" => Self::Ends(parameters.get("code").and_then(|code| code.parse().ok()).unwrap_or(0)),
             other => return Err(format!("this node knows no tunnel of the kind {other:?}")),
         })
     }
@@ -53,7 +64,7 @@ impl Program {
         match self {
             Self::Shell(shell) => shell.wants_input(),
             Self::Echo { waiting, .. } => waiting.len() < 4,
-            Self::Sink { .. } | Self::Source { .. } | Self::Over => true,
+            Self::Sink { .. } | Self::Source { .. } | Self::Ends(_) | Self::Over => true,
             Self::Stall => false,
         }
     }
@@ -92,6 +103,7 @@ impl Program {
                 None => return Poll::Pending,
             },
             Self::Sink { input_over: true } | Self::Source { left: 0, .. } => Output::Exit(0),
+            Self::Ends(code) => Output::Exit(*code),
             Self::Source { piece, left } => {
                 let bytes = usize::try_from(*left).unwrap_or(usize::MAX).min(piece.len());
                 *left -= bytes as u64;

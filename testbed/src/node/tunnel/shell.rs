@@ -40,7 +40,8 @@ impl Shell {
             parameters.get(name).and_then(|text| text.parse::<u16>().ok()).unwrap_or(usual)
         };
         pty.resize(Size::new(number("rows", 24), number("columns", 80))).map_err(failed)?;
-        let command = Command::new("/bin/sh").env("PS1", "$ ").env("TERM", "xterm").kill_on_drop(true);
+        let term = parameters.get("term").map_or("dumb", String::as_str);
+        let command = Command::new("/bin/sh").env("PS1", "$ ").env("TERM", term).kill_on_drop(true);
         let command = match parameters.get("command") {
             Some(line) => command.args(["-c", line]),
             None => command.arg("-i"),
