@@ -61,7 +61,8 @@ pub(crate) struct WorldPlan {
     pub(crate) opens_per_second: Option<u32>,
     /// The leases' time to live; `None`: the gateway's own.
     pub(crate) lease_ttl: Option<Duration>,
-    /// Whether a development authority stands behind the gateway, so that machines can join.
+    /// Whether a development authority stands behind the gateway, so that machines can join; it then has a control API
+    /// too, which its own certificate may call.
     pub(crate) authority: bool,
     /// Over how long a gateway that is told to stop spreads its nodes; `None`: the gateway's own.
     pub(crate) drain: Option<Duration>,
@@ -211,7 +212,7 @@ impl World {
         options.orphan_folder = folder.as_ref().map(|folder| folder.path().to_owned());
         options.extra = gateway_toml(plan)?;
         let authority = enrolling::start(plan.authority, &pki, &database_url).await?;
-        options.upstream_url = authority.as_ref().map(Authority::url);
+        enrolling::open_api(&mut options, authority.as_ref(), &pki, &dir.join("tls"))?;
         say("migrating the database and starting the gateway …");
         let migrated = options.migrate().await;
         match folder.is_some() {

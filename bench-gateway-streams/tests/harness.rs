@@ -104,12 +104,18 @@ fn a_machine_joins_the_demo_with_the_command_that_it_prints_and_is_a_node_then()
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let top = lines.find(|line| line.contains(" top --config ")).expect("it prints how to watch the gateway");
     let join = lines.find(|line| line.contains("conformance/join")).expect("it prints how to join");
     let psql = lines.find(|line| line.contains("psql")).expect("it prints how to enqueue");
+    let shell = lines.find(|line| line.contains(" tunnel spiffe://")).expect("it prints how to get a shell");
     let run = |command: &str| {
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         Command::new("bash").args(["-c", command]).current_dir(checkout).output().unwrap()
     };
+    // The gateway is called by what its configuration has, and takes it.
+    let command = top.split_once("watch it").unwrap().1.trim();
+    let watched = run(&format!("{command} --once"));
+    assert!(watched.status.success() && text(&watched).contains("serving"), "{}", text(&watched));
     let joined = run(&join);
     assert!(joined.status.success(), "{}", text(&joined));
     let told = text(&joined);
@@ -117,6 +123,9 @@ fn a_machine_joins_the_demo_with_the_command_that_it_prints_and_is_a_node_then()
         told.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
     };
     assert!(field("node id").ends_with("/node/joined-node"), "{told}");
+    let shown = run(&format!("{} -- 'echo in a shell; exit 7'", shell.trim()));
+    assert_eq!(shown.status.code(), Some(7), "{}", text(&shown));
+    assert!(text(&shown).contains("in a shell"), "{}", text(&shown));
     let again = run(&join);
     assert_eq!(again.status.code(), Some(1), "{}", text(&again));
     assert!(text(&again).contains("UNAUTHENTICATED: the join token was used before"), "{}", text(&again));

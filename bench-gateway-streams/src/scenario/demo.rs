@@ -15,7 +15,7 @@ use anyhow::Context;
 use gateway_testbed::cluster::Cluster;
 use gateway_testbed::database::{register_certificates, register_nodes};
 use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
-use gateway_testbed::node::{Behaviour, Execution};
+use gateway_testbed::node::{Behaviour, Execution, Node, NodeOptions, Target, TunnelTaker};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::arguments::{DemoArguments, GatewayArguments};
@@ -31,6 +31,9 @@ const OWN_NODE: &str = "my-node";
 const STRICT: &str = "[identity]\nunknown_serial = \"refuse\"\n";
 /// The node that the join token is for.
 const JOINING_NODE: &str = "joined-node";
+/// The one that takes tunnels.
+const SHELL_NODE: &str = "shell-node";
+const TICKET_EVERY: Duration = Duration::from_secs(10);
 const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
 const FRAME_EVERY: Duration = Duration::from_millis(250);
 const LINE_EVERY: Duration = Duration::from_secs(4);
@@ -51,8 +54,13 @@ pub(crate) async fn run(arguments: DemoArguments) -> anyhow::Result<bool> {
     let sound = stage.ledger.is_sound();
     if arguments.keep {
         invite(&stage.world).await?;
-        let word = interrupted().await;
+        let shell = invite_to_a_shell(&stage.world).await?;
+        let word = tokio::select! {
+            word = interrupted() => word,
+            error = keep_ticket(&stage.world) => return Err(error),
+        };
         say(&format!("{word}: stopping …"));
+        drop(shell);
     } else {
         suggest();
     }
@@ -316,7 +324,15 @@ fn tell_of_gateway(world: &World) {
     print(&format!("  configuration  {}", config.display()));
     print(&format!("  log            {}", log.display()));
     print(&format!("  health         http://{}/v1/health", member.control()));
-    print(&format!("  certificates   {} certs list --config {}", binary.display(), config.display()));
+    // Each finds the gateway, its CA and a certificate that may call it in the configuration.
+    for (what, command) in [
+        ("watch it", "top"),
+        ("how it is", "health"),
+        ("its sessions", "live-sessions"),
+        ("certificates", "certs list"),
+    ] {
+        print(&format!("  {what:<13}  {} {command} --config {}", binary.display(), config.display()));
+    }
 }
 
 /// What a machine needs that has no certificate yet.
@@ -345,6 +361,50 @@ fn invite_by_token(world: &World, server_ca: &Path) -> anyhow::Result<()> {
     print(&format!("  conformance/secret {shown} --name greeting"));
     print(&format!("  conformance/renew {shown} --out {}", world.dir().join("renewed").display()));
     Ok(())
+}
+
+/// A simulated node that gives a shell of this machine, to this account alone: the ticket's file is closed to others.
+async fn invite_to_a_shell(world: &World) -> anyhow::Result<Option<Node>> {
+    let (Some(authority), Some(member)) = (world.authority(), world.first_member()) else { return Ok(None) };
+    let (identity, node_id) = (world.pki().node(SHELL_NODE)?, world.pki().node_id(SHELL_NODE));
+    let (mut connection, node_ids) = (world.connect().await?, std::slice::from_ref(&node_id));
+    register_nodes(&mut connection, node_ids).await?;
+    register_certificates(&mut connection, node_ids, std::slice::from_ref(&identity.serial)).await?;
+    let target = Target::new(world.address(), world.pki().client_config(Some(&identity))?);
+    let tunnels = Some(TunnelTaker::of(authority.mint()));
+    let node = Node::start(NodeOptions { tunnels, ..NodeOptions::new(&node_id, target) });
+    write_ticket(world)?;
+    let (binary, config, _) = member.files();
+    print(
+        "Open a shell over a tunnel, at a simulated node that gives one of this machine (a fresh ticket lies there every",
+    );
+    print(&format!("{} s):", TICKET_EVERY.as_secs()));
+    print(&format!(
+        "  {} tunnel {node_id} --config {} --ticket-file {}",
+        binary.display(),
+        config.display(),
+        ticket_file(world).display()
+    ));
+    Ok(Some(node))
+}
+
+fn ticket_file(world: &World) -> PathBuf {
+    world.dir().join(OWN_NODE).join("ticket")
+}
+
+fn write_ticket(world: &World) -> anyhow::Result<()> {
+    let Some(authority) = world.authority() else { return Ok(()) };
+    write_for_us_alone(&ticket_file(world), &authority.mint().mint(&world.pki().node_id(SHELL_NODE)))
+}
+
+/// A ticket is good once, for half a minute. Ends with an error alone.
+async fn keep_ticket(world: &World) -> anyhow::Error {
+    loop {
+        tokio::time::sleep(TICKET_EVERY).await;
+        if let Err(error) = write_ticket(world) {
+            return error;
+        }
+    }
 }
 
 fn write_for_us_alone(file: &Path, text: &str) -> anyhow::Result<()> {

@@ -43,7 +43,11 @@ pub(super) async fn start_members(plan: &WorldPlan, base: GatewayOptions) -> any
     for index in 1..=plan.gateways {
         let mut options = base.clone();
         let control = fixed_address()?;
-        options.extra = merged(&base.extra, &format!("[control]\nlisten = \"{control}\"\n"))?;
+        let mut ports = format!("[control]\nlisten = \"{control}\"\n");
+        if options.api.is_some() {
+            ports.push_str(&format!("api_listen = \"{}\"\n", fixed_address()?));
+        }
+        options.extra = merged(&base.extra, &ports)?;
         if plan.gateways > 1 {
             options.id = format!("gateway-{index}");
             options.dir = base.dir.join(&options.id);
