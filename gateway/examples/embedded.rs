@@ -86,7 +86,7 @@ pub fn run(config: &Path) -> Outcome<String> {
 async fn register(database: &str) -> Outcome<()> {
     let mut connection = PgConnection::connect(database).await?;
     for statement in [
-        "INSERT INTO nodes (node_id) VALUES ($1) ON CONFLICT DO NOTHING",
+        "SELECT register_node($1)",
         "INSERT INTO node_certs (node_id, serial) VALUES ($1, $2) ON CONFLICT DO NOTHING",
     ] {
         let query = sqlx::query(statement).bind(NODE);
