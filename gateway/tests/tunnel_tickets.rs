@@ -1,4 +1,5 @@
-//! Tickets in the wrong hands, over real sockets: stolen by another node, shown by its own node twice, or by its caller.
+//! Tickets in the wrong hands, over real sockets: stolen by another node, shown by its own node twice, or by its caller, or
+//! shown again to a gateway that has started anew.
 //!
 //! 1. Whoever is refused, the tunnel that the ticket has opened goes on.
 
@@ -16,9 +17,10 @@ use gateway_proto::v1::{self, gateway_frame, node_frame, tunnel_frame};
 use gateway_testbed::node::{Arrival, Target, Transport};
 use gateway_testbed::pki::Identity;
 use gateway_testbed::raw::RawCall;
+use gateway_testbed::tickets::TicketSpec;
 use http::HeaderMap;
 use prost::Message;
-use support::tunnels::{TunnelStage, data_until, say};
+use support::tunnels::{TunnelStage, client_of, data_until, say};
 use support::{SOON, within};
 
 const NOT_FOUND: u32 = 5;
@@ -136,4 +138,34 @@ async fn stolen_or_repeated(transport: Transport) {
     // Nor when the tunnel is over.
     node.is_refused(&offer).await;
     assert_eq!(stage.refused(&wish).await.0, "UNAUTHENTICATED");
+}
+
+#[tokio::test]
+async fn a_gateway_that_starts_anew_takes_no_ticket_from_before() {
+    let mut stage = TunnelStage::new("tickets_restart", "").await;
+    let node = stage.node("n1").await;
+    let used = stage.wish("n1", "echo");
+    drop(stage.opened(&used).await);
+    let unused = stage.wish("n1", "echo");
+    // Of an issuer whose clock is ahead: it is taken when its date has come, and not before.
+    let spec = TicketSpec { issued_in: 3.0, ..TicketSpec::new(node.name()) };
+    let ahead = TunnelOpen { ticket: stage.authority.mint().mint_as(&spec), ..used.clone() };
+    drop(stage.opened(&ahead).await);
+
+    let epoch = stage.world.watch.epoch_of(node.name());
+    let options = stage.gateway.kill().unwrap();
+    stage.gateway = stage.world.start(options).await;
+    stage.client = client_of(&stage.world, "g1", &stage.files).await;
+    stage.world.watch.connected_after(node.name(), epoch).await;
+    for wish in [&used, &unused, &ahead] {
+        let (code, sentence) = stage.refused(wish).await;
+        assert_eq!(code, "UNAUTHENTICATED", "{sentence}");
+        assert!(sentence.contains("older than this gateway's process"), "{sentence}");
+        assert!(sentence.contains("get a new one"), "{sentence}");
+    }
+    let mut tunnel = stage.open("n1", "echo").await;
+    say(&mut tunnel, "there").await;
+    data_until(&mut tunnel, "there").await;
+    drop(tunnel);
+    stage.at_rest().await;
 }

@@ -29,7 +29,7 @@ use gateway_core::mail::{Inbox, Post, Weigh};
 use gateway_core::seam::ToShard;
 use gateway_core::time::{Moment, UnixMillis};
 use gateway_core::tunnel::registry::{IamQuestion, IamVerdict, OpenWish, TunnelAction, Tunnels};
-use gateway_core::tunnel::ticket::{UsedTickets, judge};
+use gateway_core::tunnel::ticket::{TicketClaims, UsedTickets, judge};
 use gateway_core::tunnel::{
     FromTunnels, OpenTunnel, ToTunnels, TunnelClose, TunnelFrame, TunnelId, TunnelKey,
 };
@@ -106,7 +106,7 @@ enum Ask {
 struct Opening {
     id: TunnelId,
     wanted: Wanted,
-    claims: gateway_core::tunnel::ticket::TicketClaims,
+    claims: TicketClaims,
     answer: oneshot::Sender<Result<Joined, TunnelClose>>,
 }
 
@@ -184,6 +184,10 @@ impl TunnelDoor {
     pub(crate) async fn open(
         &self,
         wanted: Wanted,
+        let early_by = claims.early_by(unix_now());
+        if !early_by.is_zero() {
+            tokio::time::sleep(early_by).await;
+        }
     ) -> Result<(TunnelId, CallerInput, CallerOutput), TunnelClose> {
         let tickets = self.tickets.as_ref().ok_or(TunnelClose::NotOffered)?;
         let claims = tickets.verified(&wanted.ticket.0).await.map_err(TunnelClose::Ticket)?;
@@ -259,7 +263,7 @@ impl Room {
         });
         let hands = Hands {
             tunnels,
-            used: UsedTickets::new(config.limits.used_tickets),
+            used: UsedTickets::new(config.limits.used_tickets, unix_now()),
             live: HashMap::new(),
             asks: asks.clone(),
             couriers: couriers.collect(),
@@ -392,12 +396,7 @@ impl Hands {
         self.live.insert(id, Live { opening: Some(answer), frames, cut: Some(cut), grants, receivers });
     }
 
-    fn try_open(
-        &mut self,
-        id: TunnelId,
-        wanted: Wanted,
-        claims: gateway_core::tunnel::ticket::TicketClaims,
-    ) -> Result<(), TunnelClose> {
+    fn try_open(&mut self, id: TunnelId, wanted: Wanted, claims: TicketClaims) -> Result<(), TunnelClose> {
         let date = unix_now();
         let grant = judge(claims, &self.audience, wanted.node.as_str(), date).map_err(TunnelClose::Ticket)?;
         self.tunnels.admit(&wanted.node)?;

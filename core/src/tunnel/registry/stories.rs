@@ -40,6 +40,7 @@ fn wish(name: &str, number: u8) -> OpenWish {
     OpenWish {
         node: node(name),
         grant: TicketGrant {
+            issued_at: UnixMillis(0),
             subject: "ada".to_owned(),
             ticket_id: format!("t{number}"),
             expires_at: UnixMillis(0),
