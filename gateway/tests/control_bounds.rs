@@ -209,3 +209,29 @@ async fn a_caller_whose_network_is_gone_is_let_go_of_and_its_places_come_back() 
     // So far it has not heard that it is gone.
     drop((tunnel, idle));
 }
+
+#[tokio::test]
+async fn a_client_leaves_a_connection_on_which_an_open_had_no_answer() {
+    let stage = TunnelStage::new("bounds_open_silent", "").await;
+    let _node = stage.node("n1").await;
+    let wire = Wire::to(control_address(&mut stage.world.connect().await, "g1").await).await;
+    let client = GatewayClient::new(&format!("https://{}", wire.address), stage.files.clone()).unwrap();
+    let client = client.with_opened_within(Duration::from_secs(1));
+    assert!(client.health().await.unwrap().0);
+    wire.fall_silent();
+    let open = within(SOON, "its time-out", client.open_tunnel(&stage.wish("n1", "echo"))).await;
+    assert!(
+        matches!(&open, Err(CallError::Unreachable { why, .. }) if why == "the open had no answer"),
+        "{open:?}"
+    );
+    assert_eq!(wire.dialled(), 1, "it knew of no other");
+    // The next call does not wait on it.
+    assert!(client.health().await.unwrap().0);
+    assert_eq!(wire.dialled(), 2);
+    let mut tunnel = within(SOON, "a tunnel", client.open_tunnel(&stage.wish("n1", "echo"))).await.unwrap();
+    say(&mut tunnel, "there").await;
+    data_until(&mut tunnel, "there").await;
+    assert_eq!(wire.dialled(), 2);
+    drop(tunnel);
+    stage.at_rest().await;
+}
