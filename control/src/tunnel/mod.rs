@@ -65,8 +65,8 @@ pub struct TunnelConfig {
     pub audience: String,
     /// How old keys may be.
     pub keys_max_age: Duration,
-    /// How long a service may take.
-    pub service_timeout: Duration,
+    /// How long the keys may take.
+    pub keys_timeout: Duration,
     /// How long a caller may take to take something of a tunnel that is over, before the rest is let go of.
     pub taken_within: Duration,
     pub status: Arc<TunnelStatus>,
@@ -240,7 +240,7 @@ struct Hands {
     iam: Option<Arc<dyn TunnelIam>>,
     direct_address: String,
     audience: String,
-    service_timeout: Duration,
+    iam_timeout: Duration,
     started: Instant,
     status: Arc<TunnelStatus>,
 }
@@ -252,7 +252,7 @@ impl Room {
         let (verdict, verdicts) = mpsc::unbounded_channel();
         let offers = config.limits.most > 0 && config.iam.is_some();
         let tickets = config.keys.filter(|_| offers).map(|keys| {
-            Arc::new(Tickets::new(keys, config.keys_max_age, config.service_timeout, config.started))
+            Arc::new(Tickets::new(keys, config.keys_max_age, config.keys_timeout, config.started))
         });
         let shards = (0..config.to_shards.len()).filter_map(|number| u16::try_from(number).ok()).map(ShardId);
         let tunnels = Tunnels::new(Arc::clone(&config.limits), shards.collect());
@@ -271,7 +271,7 @@ impl Room {
             iam: config.iam,
             direct_address: config.limits.direct_address.clone().unwrap_or_default(),
             audience: config.audience,
-            service_timeout: config.service_timeout,
+            iam_timeout: config.limits.iam_timeout,
             started: config.started,
             status: config.status,
         };
@@ -470,7 +470,7 @@ impl Hands {
     }
 
     fn ask(&self, question: IamQuestion) {
-        let (verdicts, patience, iam) = (self.verdict.clone(), self.service_timeout, self.iam.clone());
+        let (verdicts, patience, iam) = (self.verdict.clone(), self.iam_timeout, self.iam.clone());
         let id = question.tunnel;
         tokio::spawn(async move {
             let Some(iam) = iam else { return };
