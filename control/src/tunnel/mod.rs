@@ -46,9 +46,6 @@ use crate::courier;
 /// Messages of the shards that are taken before others have their turn.
 const MAIL_PER_TURN: usize = 64;
 
-/// Messages of tunnels that may wait for one shard in its mailbox, which is larger; more wait here.
-const MOST_WAITING: usize = 1024;
-
 /// What the room is given.
 pub struct TunnelConfig {
     /// From all shards.
@@ -184,13 +181,13 @@ impl TunnelDoor {
     pub(crate) async fn open(
         &self,
         wanted: Wanted,
+    ) -> Result<(TunnelId, CallerInput, CallerOutput), TunnelClose> {
+        let tickets = self.tickets.as_ref().ok_or(TunnelClose::NotOffered)?;
+        let claims = tickets.verified(&wanted.ticket.0).await.map_err(TunnelClose::Ticket)?;
         let early_by = claims.early_by(unix_now());
         if !early_by.is_zero() {
             tokio::time::sleep(early_by).await;
         }
-    ) -> Result<(TunnelId, CallerInput, CallerOutput), TunnelClose> {
-        let tickets = self.tickets.as_ref().ok_or(TunnelClose::NotOffered)?;
-        let claims = tickets.verified(&wanted.ticket.0).await.map_err(TunnelClose::Ticket)?;
         let id = new_id();
         let (answer, answered) = oneshot::channel();
         let mut hold = Hold { id, asks: self.asks.clone(), is_kept: false };
@@ -258,7 +255,7 @@ impl Room {
         let tunnels = Tunnels::new(Arc::clone(&config.limits), shards.collect());
         let couriers = config.to_shards.into_iter().map(|post| {
             let (courier, messages) = mpsc::unbounded_channel();
-            tokio::spawn(courier::carry(post, messages, MOST_WAITING));
+            tokio::spawn(courier::carry(post, messages, courier::MOST_WAITING));
             courier
         });
         let hands = Hands {
