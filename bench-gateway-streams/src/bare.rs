@@ -1,10 +1,12 @@
-//! The yardstick of a storm (that of a fan-out is in `push`, that of the database in `statements`): the mTLS handshakes of the same clients with a server that does nothing
-//! else, in a process of its own as the gateway is, in the same run.
+//! The yardsticks of a storm (that of a fan-out is in `push`, that of the database in `statements`): the mTLS handshakes
+//! of the same clients with a server that does nothing else, and the same with an HTTP/2 stream on top, in a process of its
+//! own as the gateway is, in the same run.
 //!
 //! 1. A handshake counts when the server's first byte came, which it sends once it has verified the
 //!    client's certificate: a client of TLS 1.3 is through before that.
-//! 2. The clients dial as nodes do after a loss: each within the first bound of the back-off.
-//! 3. The best of three rounds counts: a yardstick must not profit from noise.
+//! 2. A stream counts when its call's first message came: a storm without sessions, and without a database.
+//! 3. The clients dial as nodes do after a loss: each within the first bound of the back-off.
+//! 4. The best of three rounds counts: a yardstick must not profit from noise.
 
 mod push;
 mod statements;
@@ -16,16 +18,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gateway_testbed::bare::{BareServer, greeting};
-use gateway_testbed::node::{RedialBounds, Target};
+use gateway_testbed::bare::{BareServer, PushClient, greeting};
+use gateway_testbed::node::{End, RedialBounds, Target};
 use gateway_testbed::pki::{GatewayFiles, Pki};
 use gateway_testbed::process::Guarded;
 use rand::RngExt;
 use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdin};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::arguments::BareServerArguments;
+use crate::flood::PAYLOAD_BYTES;
 use crate::progress::say;
 use crate::world::fixed_address;
 
@@ -71,6 +75,19 @@ fn server_command(address: SocketAddr, files: &GatewayFiles) -> anyhow::Result<C
     Ok(command)
 }
 
+// One that pushes when a line comes on what is given beside it, and ends with that.
+fn push_server(
+    address: SocketAddr,
+    files: &GatewayFiles,
+    payload_bytes: usize,
+) -> anyhow::Result<(Child, ChildStdin)> {
+    let mut command = tokio::process::Command::from(server_command(address, files)?);
+    command.arg("--push").arg(payload_bytes.to_string()).stdin(Stdio::piped()).kill_on_drop(true);
+    let mut server = command.spawn().context("starting the bare server")?;
+    let turns = server.stdin.take().context("the bare server's input")?;
+    Ok((server, turns))
+}
+
 // It says nothing of itself: it is there when it lets one connect.
 async fn await_listening(
     address: SocketAddr,
@@ -86,18 +103,47 @@ async fn await_listening(
 }
 
 /// Milliseconds until all of `names` had theirs.
-pub(crate) async fn measure(names: &[String], pki: &Pki, files: &GatewayFiles) -> anyhow::Result<f64> {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BareStorm {
+    pub(crate) handshakes_ms: f64,
+    pub(crate) streams_ms: f64,
+}
+
+/// Takes both yardsticks of a storm.
+pub(crate) async fn measure(names: &[String], pki: &Pki, files: &GatewayFiles) -> anyhow::Result<BareStorm> {
+    let targets = |address| targets_of(address, names, pki);
     let address = fixed_address()?;
     let mut server = Guarded::spawn(&mut server_command(address, files)?, "KILL", None)
         .context("starting the bare server")?;
     await_listening(address, || Ok(server.try_wait()?.is_some())).await?;
-    let targets = targets_of(address, names, pki)?;
+    let handshakes_ms = best("mTLS handshakes", &targets(address)?, greet).await?;
+    drop(server);
+    let address = fixed_address()?;
+    let (mut server, _turns) = push_server(address, files, PAYLOAD_BYTES)?;
+    await_listening(address, || Ok(server.try_wait()?.is_some())).await?;
+    let streams_ms = best("streams", &targets(address)?, open_stream).await?;
+    Ok(BareStorm { handshakes_ms, streams_ms })
+}
+
+async fn greet(target: Target) -> Result<impl Send, End> {
+    greeting(&target).await
+}
+
+async fn open_stream(target: Target) -> Result<impl Send, End> {
+    Box::pin(PushClient::open(&target)).await
+}
+
+async fn best<T: Send + 'static, F: Future<Output = Result<T, End>> + Send + 'static>(
+    what: &str,
+    targets: &[Target],
+    open: impl Fn(Target) -> F,
+) -> anyhow::Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
-        let round = tokio::time::timeout(ROUND_TIMEOUT, round(&targets)).await;
-        best = best.min(round.context("bare handshakes took too long")??);
+        let round = tokio::time::timeout(ROUND_TIMEOUT, round(targets, &open)).await;
+        best = best.min(round.with_context(|| format!("bare {what} took too long"))??);
     }
-    say(&format!("bare mTLS handshakes of {} clients: {best:.0} ms (best of {ROUNDS})", names.len()));
+    say(&format!("bare {what} of {} clients: {best:.0} ms (best of {ROUNDS})", targets.len()));
     Ok(best)
 }
 
@@ -109,7 +155,10 @@ fn targets_of(address: SocketAddr, names: &[String], pki: &Pki) -> anyhow::Resul
     targets.collect()
 }
 
-async fn round(targets: &[Target]) -> anyhow::Result<f64> {
+async fn round<T: Send + 'static, F: Future<Output = Result<T, End>> + Send + 'static>(
+    targets: &[Target],
+    open: impl Fn(Target) -> F,
+) -> anyhow::Result<f64> {
     let bound = RedialBounds::default().first;
     let mut clients = JoinSet::new();
     let held = Arc::new(tokio::sync::Semaphore::new(0));
@@ -117,19 +166,19 @@ async fn round(targets: &[Target]) -> anyhow::Result<f64> {
     let started = Instant::now();
     for target in targets {
         let delay = bound.mul_f64(rand::rng().random::<f64>());
-        let (target, held, tell) = (target.clone(), Arc::clone(&held), tell.clone());
+        let (opening, held, tell) = (open(target.clone()), Arc::clone(&held), tell.clone());
         clients.spawn(async move {
             tokio::time::sleep(delay).await;
-            let shaken = greeting(&target).await;
-            let _ = tell.send(shaken.as_ref().map(drop).map_err(|end| end.message.clone()));
+            let opened = opening.await;
+            let _ = tell.send(opened.as_ref().map(drop).map_err(|end| end.message.clone()));
             // The connection stays until all have theirs, as sessions do.
             let _ = held.acquire().await;
-            drop(shaken);
+            drop(opened);
         });
     }
     for _ in targets {
-        let shaken = told.recv().await.context("a client of the bare server ended")?;
-        shaken.map_err(|message| anyhow::anyhow!("a bare handshake failed: {message}"))?;
+        let opened = told.recv().await.context("a client of the bare server ended")?;
+        opened.map_err(|message| anyhow::anyhow!("a client of the bare server: {message}"))?;
     }
     let took = started.elapsed().as_secs_f64() * 1000.0;
     held.close();

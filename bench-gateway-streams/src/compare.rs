@@ -23,7 +23,7 @@ enum Better {
 use Better::{Less, More, Neither};
 
 /// Figures by their place in a report. Of latencies, each percentile.
-const FIGURES: [(&str, Better); 42] = [
+const FIGURES: [(&str, Better); 43] = [
     ("/dispatch_ms/p50", Less),
     ("/dispatch_ms/p90", Less),
     ("/dispatch_ms/p99", Less),
@@ -52,6 +52,7 @@ const FIGURES: [(&str, Better); 42] = [
     ("/storm/p95_ms", Less),
     ("/storm/all_ms", Less),
     ("/storm/bare_handshakes_ms", Neither),
+    ("/storm/bare_streams_ms", Neither),
     ("/throughput/commands_per_s", More),
     ("/throughput/events_per_s", More),
     ("/throughput/writer_commands_per_s", More),

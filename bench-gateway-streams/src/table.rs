@@ -5,11 +5,10 @@
 //! 3. A page that it writes says machine, commit, commands and date beside the figures.
 
 mod gates;
+mod page;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
-use std::time::SystemTime;
 
 use anyhow::Context;
 use serde_json::Value;
@@ -41,7 +40,8 @@ pub(crate) fn run(arguments: &TableArguments) -> anyhow::Result<bool> {
     let unsound = unsound(&reports);
     unsound.iter().for_each(|line| print(line));
     if let Some(path) = &arguments.markdown {
-        let page = page(&rows, &reports, &unsound);
+        let plots = page::copy_plots(&arguments.folder, path, &reports)?;
+        let page = page::page(&rows, &reports, &unsound, &plots);
         std::fs::write(path, page).with_context(|| format!("writing {}", path.display()))?;
         say(&format!("page: {}", path.display()));
     }
@@ -140,54 +140,6 @@ fn unsound(reports: &Reports) -> Vec<String> {
         .collect()
 }
 
-fn page(rows: &[Judged], reports: &Reports, unsound: &[String]) -> String {
-    let mut page =
-        String::from("# Benchmarks\n\nWritten by `scripts/bench`; how to read it is in the README.\n\n");
-    let any = reports.values().find(|report| report.get("database").is_some()).unwrap_or(&Value::Null);
-    let (machine, text) = (&any["machine"], |value: &Value| value.as_str().unwrap_or("unknown").to_owned());
-    let gib = machine["memory_bytes"].as_f64().unwrap_or_default() / f64::from(1 << 30);
-    let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let _ = writeln!(
-        page,
-        "- Date: {}\n- Machine: {} x {}, {gib:.0} GiB, Linux {}; gateway, PostgreSQL and load share it\n- Commit: {}",
-        date.split('T').next().unwrap_or_default(),
-        machine["cpus"],
-        text(&machine["model"]),
-        text(&machine["kernel"]),
-        text(&any["commit"]),
-    );
-    let settings: Vec<String> = any["database"]["settings"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|pair| format!("{}={}", text(&pair[0]), text(&pair[1])))
-        .collect();
-    let _ = writeln!(page, "- PostgreSQL: {}\n", settings.join(" "));
-    page.push_str("| gate | contract | goal | measured | to the yardstick |\n|---|---|---|---|---|\n");
-    for Judged { gate, contract, goal, measured, ratio } in rows {
-        let bound = |words: &str, word: &Word| match word {
-            Word::None => words.to_owned(),
-            word => format!("{words}: **{}**", word.word()),
-        };
-        let (contract, goal) = (bound(gate.contract_words, contract), bound(gate.goal_words, goal));
-        let _ = writeln!(page, "| {} | {contract} | {goal} | {measured} | {ratio} |", gate.name);
-    }
-    page.push('\n');
-    for line in unsound {
-        let _ = writeln!(page, "**{}**\n", line.trim());
-    }
-    page.push_str("Each figure is of one run of its plan, so that it can be repeated:\n\n```\n");
-    for (name, report) in reports {
-        let scenario = text(&report["scenario"]);
-        let _ = match scenario.as_str() {
-            "micro" => writeln!(page, "bench-gateway-streams micro --baseline configs/bench/micro.json"),
-            _ => writeln!(page, "bench-gateway-streams {scenario} --config configs/bench/{name}.toml"),
-        };
-    }
-    page.push_str("```\n");
-    page
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,7 +169,7 @@ mod tests {
         let few = Judged::of(dispatch.gate, &[("steady-goal".to_owned(), few)].into());
         assert_eq!(few.contract, Word::Missed, "fast with fifty sessions is not fast with five thousand");
         assert_eq!(judged(&rows, "bloat").goal, Word::NotMeasured);
-        let page = page(&rows, &reports, &[]);
+        let page = page::page(&rows, &reports, &[], &[]);
         assert!(
             page.contains("p99 < 500 ms: **held**") && page.contains("--config configs/bench/steady.toml"),
             "{page}"

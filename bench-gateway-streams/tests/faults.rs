@@ -96,6 +96,7 @@ fn a_storm_is_let_in_by_its_delays_and_a_killed_gateway_comes_back() {
     assert_eq!(storm["refused"], storm["pushbacks_given"], "{storm:#}");
     assert_eq!(storm["pushbacks_given"], storm["pushbacks_kept"], "{storm:#}");
     assert!(storm["bare_handshakes_ms"].as_f64().unwrap() > 0.0, "{storm:#}");
+    assert!(storm["bare_streams_ms"].as_f64().unwrap() > 0.0, "{storm:#}");
     assert_eq!(report["drops"], 0, "a cut of the harness's own is no drop");
 
     let (_, report) = run(&[&["storm", "--by", "kill", "--no-bare-handshakes"], &load[..]].concat());

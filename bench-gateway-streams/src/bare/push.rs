@@ -5,7 +5,6 @@
 //! 2. A round counts from the moment before the server is told, on the clock that the clients read too.
 //! 3. A client takes a frame as a node does: by TLS, HTTP/2 and gRPC's framing, in a task of its own.
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use super::{await_listening, server_command, targets_of};
+use super::{await_listening, push_server, targets_of};
 use crate::latency::{Latencies, Percentiles};
 use crate::progress::say;
 use crate::report::BarePush;
@@ -40,10 +39,7 @@ pub(crate) async fn measure(
     payload_bytes: usize,
 ) -> anyhow::Result<BarePush> {
     let address = fixed_address()?;
-    let mut command = tokio::process::Command::from(server_command(address, files)?);
-    command.arg("--push").arg(payload_bytes.to_string()).stdin(Stdio::piped()).kill_on_drop(true);
-    let mut server = command.spawn().context("starting the bare server")?;
-    let mut turns = server.stdin.take().context("the bare server's input")?;
+    let (mut server, mut turns) = push_server(address, files, payload_bytes)?;
     await_listening(address, || Ok(server.try_wait()?.is_some())).await?;
     say(&format!("bare push: connecting {} clients …", names.len()));
     let (tell, mut told) = mpsc::unbounded_channel();

@@ -30,6 +30,9 @@ pub(crate) struct StormShare {
     pub(crate) pushbacks_kept: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) opens_per_second: Option<u32>,
+    /// The same clients' handshakes and HTTP/2 streams, each with one message, with a server that does nothing else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bare_streams_ms: Option<f64>,
 }
 
 impl StormShare {
@@ -48,6 +51,12 @@ impl StormShare {
             lines.push(row(
                 "bare handshakes, same clients",
                 &format!("{bare:.0} ms; the storm took x {ratio:.2}"),
+            ));
+        }
+        if let (Some(bare), Some(all)) = (self.bare_streams_ms, self.all_ms) {
+            lines.push(row(
+                "with a bare stream each",
+                &format!("{bare:.0} ms; the storm took x {:.2}", all / bare),
             ));
         }
         let (refused, given, kept) = (self.refused, self.pushbacks_given, self.pushbacks_kept);

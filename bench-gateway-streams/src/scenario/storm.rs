@@ -2,7 +2,7 @@
 //! and the nodes come back by their rules, under load.
 //!
 //! 1. Times count from the fault to each node's next `Welcome`, which follows its durable Hello.
-//! 2. The yardstick, bare handshakes of the same clients, is measured in the same run, before it.
+//! 2. The yardsticks, bare handshakes and bare streams of the same clients, are measured in the same run, before it.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) async fn run(arguments: Box<StormArguments>) -> anyhow::Result<bool> 
         // Refused here, not after the fleet stands.
         world.members()?;
     }
-    let bare_handshakes_ms = match plan.with_bare_handshakes && world.is_own() {
+    let bare = match plan.with_bare_handshakes && world.is_own() {
         true => Some(bare::measure(world.node_names(), world.pki(), world.gateway_files()?).await?),
         false => None,
     };
@@ -49,11 +49,12 @@ pub(crate) async fn run(arguments: Box<StormArguments>) -> anyhow::Result<bool> 
         p95_ms: at(0.95),
         all_ms: at(1.0),
         refused: refusals.count - before.count,
-        bare_handshakes_ms,
+        bare_handshakes_ms: bare.map(|bare| bare.handshakes_ms),
         by: name_of(plan.by),
         pushbacks_given: refusals.with_delay - before.with_delay,
         pushbacks_kept: refusals.kept - before.kept,
         opens_per_second: plan.opens_per_second,
+        bare_streams_ms: bare.map(|bare| bare.streams_ms),
     };
     let report = Report { scenario: "storm", storm: Some(storm), ..Report::default() };
     Box::pin(work.conclude(load, &plan.gate, world, report)).await

@@ -41,6 +41,8 @@ enum Unit {
     Mebibytes,
     /// As it is, without a fraction.
     Count,
+    /// Between logarithms: 0 where a cost stays as it is.
+    Slope,
     Ratio,
 }
 
@@ -53,6 +55,7 @@ impl Figure {
             Unit::Kibibytes => format!("{:.1} KiB {words}", figure / 1024.0),
             Unit::Mebibytes => format!("{:.0} MiB {words}", figure / f64::from(1 << 20)),
             Unit::Count => format!("{figure:.0} {words}"),
+            Unit::Slope => format!("{words} {figure:.3}"),
             Unit::Ratio => format!("{words} x {figure:.3}"),
         }
     }
@@ -77,7 +80,7 @@ pub(super) struct GateRow {
 
 const MIB: f64 = 1_048_576.0;
 
-pub(super) const GATES: [GateRow; 13] = [
+pub(super) const GATES: [GateRow; 17] = [
     GateRow {
         name: "sessions held by one gateway, 10 s heartbeats",
         contract_words: "5,000, 0 drops",
@@ -154,6 +157,7 @@ pub(super) const GATES: [GateRow; 13] = [
         figures: &[
             shown("storm", "/storm/all_ms", "all back after", Unit::Milliseconds),
             shown("storm", "/storm/bare_handshakes_ms", "bare", Unit::Milliseconds),
+            shown("storm", "/storm/bare_streams_ms", "bare with a stream each", Unit::Milliseconds),
         ],
         ratios: &[("storm", "/storm_all_to_bare")],
     },
@@ -254,6 +258,42 @@ pub(super) const GATES: [GateRow; 13] = [
             at_most("multi-10000", "/multi/rehome_ms/p99", 5000.0),
         ],
         figures: &[shown("multi-10000", "/multi/rehome_ms/p99", "p99", Unit::Milliseconds)],
+        ratios: &[],
+    },
+    GateRow {
+        name: "1,000 to 15,000 sessions: CPU of a heartbeat",
+        contract_words: "slope ≤ 0.05",
+        contract: &[at_most("growth-sessions", "/growth/slope", 0.05)],
+        goal_words: "–",
+        goal: &[],
+        figures: &[shown("growth-sessions", "/growth/slope", "slope", Unit::Slope)],
+        ratios: &[],
+    },
+    GateRow {
+        name: "10 to 10,000 commands/s: CPU of a command",
+        contract_words: "slope ≤ 0.05",
+        contract: &[at_most("growth-rate", "/growth/slope", 0.05)],
+        goal_words: "–",
+        goal: &[],
+        figures: &[shown("growth-rate", "/growth/slope", "slope", Unit::Slope)],
+        ratios: &[],
+    },
+    GateRow {
+        name: "1 to 5,000 nodes with a backlog: CPU of a command",
+        contract_words: "slope ≤ 0.05",
+        contract: &[at_most("growth-backlog", "/growth/slope", 0.05)],
+        goal_words: "–",
+        goal: &[],
+        figures: &[shown("growth-backlog", "/growth/slope", "slope", Unit::Slope)],
+        ratios: &[],
+    },
+    GateRow {
+        name: "10,000 to 10,000,000 finished commands: buffers of a command",
+        contract_words: "slope ≤ 0.05",
+        contract: &[at_most("growth-table", "/growth/slope", 0.05)],
+        goal_words: "–",
+        goal: &[],
+        figures: &[shown("growth-table", "/growth/slope", "slope", Unit::Slope)],
         ratios: &[],
     },
 ];
