@@ -14,6 +14,9 @@ use gateway_core::mail::{Post, PostError};
 use gateway_core::seam::ToShard;
 use tokio::sync::mpsc;
 
+/// Messages that may wait for one shard in its mailbox, which is larger, for this thread to post more for tunnels or callers.
+pub(crate) const MOST_WAITING: usize = 1024;
+
 /// The shard is gone.
 struct Gone;
 

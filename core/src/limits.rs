@@ -217,8 +217,8 @@ pub struct TunnelLimits {
     pub reauthorize_every: Duration,
     /// How long a tunnel outlives an IAM service that can't be asked.
     pub iam_patience: Duration,
-    /// Questions that are with the IAM service at once.
-    pub iam_in_flight: usize,
+    /// How long the IAM service may take to answer.
+    pub iam_timeout: Duration,
     /// Tickets that are remembered as used.
     pub used_tickets: usize,
     /// Where nodes dial for their side of a tunnel, so as to reach this very gateway.
@@ -235,10 +235,20 @@ impl Default for TunnelLimits {
             max_life: Duration::from_secs(12 * 3600),
             reauthorize_every: Duration::from_secs(60),
             iam_patience: Duration::from_secs(120),
-            iam_in_flight: 32,
+            iam_timeout: Duration::from_secs(10),
             used_tickets: 65_536,
             direct_address: None,
         }
+    }
+}
+
+impl TunnelLimits {
+    /// Questions that may be with the IAM service at once: all tunnels are asked about in time, though each answer takes as
+    /// long as one may.
+    pub fn iam_in_flight(&self) -> usize {
+        let every = self.reauthorize_every.as_millis().max(1);
+        let needed = (self.most as u128 * self.iam_timeout.as_millis()).div_ceil(every);
+        usize::try_from(needed).unwrap_or(usize::MAX).clamp(1, self.most.max(1))
     }
 }
 

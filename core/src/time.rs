@@ -52,6 +52,11 @@ impl UnixMillis {
     pub fn plus(self, later: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(later.as_millis()).unwrap_or(i64::MAX)))
     }
+
+    /// How long after `earlier` this is; zero where it is not after it.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
 }
 
 impl fmt::Display for UnixMillis {

@@ -1,5 +1,5 @@
 //! Who may hold up the control API, and whom it holds up: silent sockets, strangers, a service that has gone wild,
-//! callers that do not read, and nodes that open streams for nothing.
+//! callers that do not read or have lost their network, and nodes that open streams for nothing.
 //!
 //! 1. Beside each of them others are served.
 
@@ -16,7 +16,8 @@ use gateway_testbed::raw::RawCall;
 use http::HeaderMap;
 use support::api::{client, client_as};
 use support::health::control_address;
-use support::tunnels::{TunnelStage, data_until, say};
+use support::tunnels::{TunnelStage, data_until, node_end, say};
+use support::wire::Wire;
 use support::{RESOURCE_EXHAUSTED, SOON, World, asked_until, within};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -164,5 +165,73 @@ async fn one_client_has_more_tunnels_than_a_connection_takes_and_its_calls_go_on
     say(last, "there").await;
     data_until(last, "there").await;
     drop(tunnels);
+    stage.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_caller_whose_network_is_gone_is_let_go_of_and_its_places_come_back() {
+    let extra = "[control]\nping_every = \"500ms\"\n[tunnels]\nmax = 1\n";
+    let stage = TunnelStage::new("bounds_half_open", extra).await;
+    let (_node, mut events) = stage.watched_node("n1").await;
+    let wire = Wire::to(control_address(&mut stage.world.connect().await, "g1").await).await;
+    let over_wire = || GatewayClient::new(&format!("https://{}", wire.address), stage.files.clone()).unwrap();
+    let caller = over_wire();
+    let mut tunnel = within(SOON, "a tunnel", caller.open_tunnel(&stage.wish("n1", "echo"))).await.unwrap();
+    say(&mut tunnel, "there").await;
+    data_until(&mut tunnel, "there").await;
+    assert_eq!(stage.number("tunnels_joined").await, 1.0);
+    // With this one and that of the stage it has all the connections that one name may have.
+    let mut idle = Vec::new();
+    let refused = loop {
+        let one = over_wire();
+        match code_of(one.health().await).as_str() {
+            "OK" => idle.push(one),
+            code => break code.to_owned(),
+        }
+    };
+    assert_eq!((refused.as_str(), idle.len()), ("BUSY", 94));
+    assert_eq!(stage.refused(&stage.wish("n1", "echo")).await.0, "RESOURCE_EXHAUSTED");
+    // Who answers pings stays.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    say(&mut tunnel, "still there").await;
+    data_until(&mut tunnel, "still there").await;
+
+    wire.fall_silent();
+    let (end, _) = node_end(&mut events).await;
+    assert_eq!(end.status(), Some(1), "CANCELLED: {end:?}");
+    stage.at_rest().await;
+    drop(within(SOON, "its place", stage.open("n1", "echo")).await);
+    let again = GatewayClient::new(&stage.url, stage.files.clone()).unwrap();
+    asked_until(SOON, "its connections are given back", async || {
+        (code_of(again.health().await) == "OK").then_some(())
+    })
+    .await;
+    // So far it has not heard that it is gone.
+    drop((tunnel, idle));
+}
+
+#[tokio::test]
+async fn a_client_leaves_a_connection_on_which_an_open_had_no_answer() {
+    let stage = TunnelStage::new("bounds_open_silent", "").await;
+    let _node = stage.node("n1").await;
+    let wire = Wire::to(control_address(&mut stage.world.connect().await, "g1").await).await;
+    let client = GatewayClient::new(&format!("https://{}", wire.address), stage.files.clone()).unwrap();
+    let client = client.with_opened_within(Duration::from_secs(1));
+    assert!(client.health().await.unwrap().0);
+    wire.fall_silent();
+    let open = within(SOON, "its time-out", client.open_tunnel(&stage.wish("n1", "echo"))).await;
+    assert!(
+        matches!(&open, Err(CallError::Unreachable { why, .. }) if why == "the open had no answer"),
+        "{open:?}"
+    );
+    assert_eq!(wire.dialled(), 1, "it knew of no other");
+    // The next call does not wait on it.
+    assert!(client.health().await.unwrap().0);
+    assert_eq!(wire.dialled(), 2);
+    let mut tunnel = within(SOON, "a tunnel", client.open_tunnel(&stage.wish("n1", "echo"))).await.unwrap();
+    say(&mut tunnel, "there").await;
+    data_until(&mut tunnel, "there").await;
+    assert_eq!(wire.dialled(), 2);
+    drop(tunnel);
     stage.at_rest().await;
 }

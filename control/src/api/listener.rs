@@ -9,8 +9,8 @@
 //!    at most the window of tunnels a call: flow control holds back who sends, and who is sent to.
 //! 4. A connection has no longest life, since the body of a call may be a tunnel. It takes no more calls, and ends with
 //!    the last that is open, when none was for `IDLE_FOR`, when its certificate has expired, or when the CA of clients
-//!    was replaced by one that does not vouch for it. A peer that is gone is found by a ping within
-//!    `PING_EVERY + PING_ANSWERED_WITHIN`.
+//!    was replaced by one that does not vouch for it. A peer that is gone is found by a ping within twice
+//!    `ApiConfig::ping_every`, and what it had is given back.
 
 use std::future::Future;
 use std::pin::pin;
@@ -56,8 +56,6 @@ const LEAST_WINDOW_BYTES: u32 = 64 << 10;
 /// The largest DATA frame: the data of a tunnel comes in few large ones, yet each is memory that another thread gives
 /// back, which the allocator does not soon find again where it is larger.
 const FRAME_BYTES: u32 = 32 << 10;
-const PING_EVERY: Duration = Duration::from_secs(20);
-const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 /// Between accepts that fail (no descriptor left), so that the thread does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -68,13 +66,13 @@ pub(crate) async fn serve(
     status: Arc<dyn Status>,
     tunnels: Option<TunnelDoor>,
 ) {
-    let ApiConfig { tls, clients, drain_within, desk, to_shards, started, .. } = config;
+    let ApiConfig { tls, clients, drain_within, ping_every, desk, to_shards, started, .. } = config;
     let shards = Arc::new(Shards::new(to_shards, started));
     let window_bytes = tunnels.as_ref().map_or(0, TunnelDoor::window_bytes).max(LEAST_WINDOW_BYTES);
     let (bodies, opens) = (Arc::default(), Arc::new(Semaphore::new(tunnels::MAX_UNSAID)));
     let router = router(ApiState { status, desk, drain_within, shards, bodies, opens, tunnels });
-    let mut hall =
-        Hall { tls, clients, router, window_bytes, open: Vec::new(), away: Strangers::new(MAX_AWAY) };
+    let wire = Wire { window_bytes, ping_every };
+    let mut hall = Hall { tls, clients, router, wire, open: Vec::new(), away: Strangers::new(MAX_AWAY) };
     let mut handshakes = Strangers::new(MAX_HANDSHAKES);
     let (proved, mut guests) = mpsc::unbounded_channel();
     loop {
@@ -92,6 +90,13 @@ pub(crate) async fn serve(
             Some(guest) = guests.recv() => hall.take(guest),
         }
     }
+}
+
+/// How a connection is served below its calls.
+#[derive(Clone, Copy)]
+struct Wire {
+    window_bytes: u32,
+    ping_every: Duration,
 }
 
 /// A connection whose peer has proved itself.
@@ -125,7 +130,7 @@ struct Hall {
     tls: watch::Receiver<Arc<ApiTls>>,
     clients: Arc<[String]>,
     router: Router,
-    window_bytes: u32,
+    wire: Wire,
     /// By the name that lets them in.
     open: Vec<(String, AbortHandle)>,
     away: Strangers,
@@ -137,20 +142,21 @@ impl Hall {
         match self.place(&names) {
             Ok(name) => {
                 let router = self.router.clone().layer(axum::Extension(Caller { names }));
-                let (streams, tls, window_bytes) =
-                    (Streams::new(CALL_WITHIN), self.tls.clone(), self.window_bytes);
+                let (streams, tls, wire) = (Streams::new(CALL_WITHIN), self.tls.clone(), self.wire);
                 let task = tokio::spawn(async move {
                     let over = over(&streams, &chain, tls);
-                    keep(stream, router, window_bytes, &streams, over).await;
+                    keep(stream, router, wire, &streams, over).await;
                 });
                 self.open.push((name, task.abort_handle()));
             }
-            Err(refusal) => self.away.admit(async move {
-                let streams = Streams::new(CALL_WITHIN);
-                let answering =
-                    keep(stream, turned_away(refusal), LEAST_WINDOW_BYTES, &streams, streams.first());
-                let _ = tokio::time::timeout(AWAY_WITHIN, answering).await;
-            }),
+            Err(refusal) => {
+                let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ..self.wire };
+                self.away.admit(async move {
+                    let streams = Streams::new(CALL_WITHIN);
+                    let answering = keep(stream, turned_away(refusal), wire, &streams, streams.first());
+                    let _ = tokio::time::timeout(AWAY_WITHIN, answering).await;
+                });
+            }
         }
     }
 
@@ -196,18 +202,12 @@ async fn over(streams: &Streams, chain: &[CertificateDer<'_>], mut tls: watch::R
 }
 
 /// Serves a connection; from `over` on it takes no more calls, and ends with the last that is open.
-async fn keep<S>(
-    stream: S,
-    router: Router,
-    window_bytes: u32,
-    streams: &Streams,
-    over: impl Future<Output = ()>,
-) where
+async fn keep<S>(stream: S, router: Router, wire: Wire, streams: &Streams, over: impl Future<Output = ()>)
+where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = TowerToHyperService::new(router);
-    let mut connection =
-        pin!(builder(streams.clone(), window_bytes).serve_connection(TokioIo::new(stream), service));
+    let mut connection = pin!(builder(streams.clone(), wire).serve_connection(TokioIo::new(stream), service));
     // A peer that breaks HTTP or goes away ends its own connection and concerns nobody else.
     tokio::select! {
         // It must have begun to look before the first stream comes.
@@ -219,7 +219,7 @@ async fn keep<S>(
     let _ = connection.await;
 }
 
-fn builder(streams: Streams, window_bytes: u32) -> http2::Builder<Streams> {
+fn builder(streams: Streams, Wire { window_bytes, ping_every }: Wire) -> http2::Builder<Streams> {
     let mut builder = http2::Builder::new(streams);
     builder
         .timer(TokioTimer::new())
@@ -230,21 +230,24 @@ fn builder(streams: Streams, window_bytes: u32) -> http2::Builder<Streams> {
         .max_frame_size(FRAME_BYTES)
         .max_send_buf_size(window_bytes as usize)
         .header_table_size(0)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_ANSWERED_WITHIN);
+        .keep_alive_interval(ping_every)
+        .keep_alive_timeout(ping_every);
     builder
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::routing::get;
+    use axum::body::Body;
+    use axum::routing::{get, post};
     use bytes::Bytes;
+    use gateway_core::tunnel::TunnelClose;
     use h2::client::SendRequest;
     use http::Request;
     use tokio::task::JoinHandle;
 
     use super::super::streams;
     use super::*;
+    use crate::tunnel::Messages;
 
     const QUIET: Duration = Duration::from_millis(500);
     const SOON: Duration = Duration::from_secs(20);
@@ -263,7 +266,8 @@ mod tests {
             .route("/tunnel", get(tunnel));
         tokio::spawn(async move {
             let streams = Streams::new(QUIET / 2);
-            keep(far, router, LEAST_WINDOW_BYTES, &streams, streams.none_for(QUIET)).await;
+            let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
+            keep(far, router, wire, &streams, streams.none_for(QUIET)).await;
         });
         let (requests, connection) = h2::client::handshake(near).await.unwrap();
         let ended = tokio::spawn(async move {
@@ -294,5 +298,35 @@ mod tests {
         assert!(!ended.is_finished(), "the tunnel is there");
         drop((tunnel, body));
         tokio::time::timeout(SOON, ended).await.expect("it ends with its tunnel").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_answers_no_ping_is_cut_and_what_it_was_saying_is_not_taken_for_the_whole() {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (began, mut begun) = mpsc::unbounded_channel();
+        let (ends, mut ended) = mpsc::unbounded_channel();
+        let read = move |request: Request<Body>| async move {
+            began.send(()).unwrap();
+            // As the task of a tunnel, which outlives its call.
+            tokio::spawn(async move { ends.send(Messages::of(request.into_body()).next().await).unwrap() });
+            std::future::pending::<&'static str>().await
+        };
+        let router = Router::new().route("/read", post(read));
+        tokio::spawn(async move {
+            let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: QUIET };
+            let streams = Streams::new(SOON);
+            keep(far, router, wire, &streams, streams.none_for(SOON)).await;
+        });
+        let (requests, mut connection) = h2::client::handshake(near).await.unwrap();
+        let mut requests = requests.ready().await.unwrap();
+        let call = Request::post("http://api/read").body(()).unwrap();
+        let (_response, _body) = requests.send_request(call, false).unwrap();
+        tokio::select! {
+            _ = &mut connection => panic!("it is over"),
+            said = begun.recv() => said.unwrap(),
+        }
+        // From here on nobody drives the connection.
+        let end = tokio::time::timeout(SOON, ended.recv()).await.expect("it is found").unwrap();
+        assert_eq!(end, Err(TunnelClose::CallerGone));
     }
 }

@@ -49,6 +49,8 @@ pub struct ApiConfig {
     pub clients: Arc<[String]>,
     /// Over how long a drain spreads the nodes, where its caller does not say.
     pub drain_within: Duration,
+    /// How often a silent peer is asked whether it is there; it has as long to answer.
+    pub ping_every: Duration,
     pub desk: Arc<dyn Desk>,
     /// To each shard, by its number.
     pub to_shards: Vec<Post<ToShard>>,

@@ -48,6 +48,7 @@ pub enum CallError {
 pub struct GatewayClient {
     address: UpstreamAddress,
     lines: Lines,
+    opened_within: Duration,
 }
 
 impl std::fmt::Debug for GatewayClient {
@@ -61,7 +62,15 @@ impl GatewayClient {
     /// what is wrong with the URL.
     pub fn new(url: &str, files: UpstreamFiles) -> Result<Self, String> {
         let address = UpstreamAddress::parse(url)?;
-        Ok(Self { lines: Lines::new(address.clone(), files), address })
+        let lines = Lines::new(address.clone(), files);
+        Ok(Self { address, lines, opened_within: tunnel::OPENED_WITHIN })
+    }
+
+    /// How long an open of a tunnel may have no answer at all, before its connection counts as lost: 75 s, longer than any
+    /// takes that fails.
+    #[must_use]
+    pub fn with_opened_within(self, opened_within: Duration) -> Self {
+        Self { opened_within, ..self }
     }
 
     /// A call that does something; gives what was done.

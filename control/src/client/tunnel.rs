@@ -21,8 +21,8 @@ use prost::Message;
 use super::lines::Line;
 use super::{CallError, GatewayClient};
 
-/// Longer than any open waits for its node.
-const OPENED_WITHIN: Duration = Duration::from_secs(75);
+/// Longer than any open waits for its node, its keys and the date of its ticket.
+pub(super) const OPENED_WITHIN: Duration = Duration::from_secs(75);
 const LONGEST_MESSAGE: usize = 128 << 10;
 /// Data in one message: with all heads it fits a DATA frame of the gateway's and two records of TLS, and divides windows.
 const PIECE_BYTES: usize = (32 << 10) - 128;
@@ -86,7 +86,7 @@ impl GatewayClient {
     /// Opens a tunnel; resolves when its node has joined, or with the gateway's refusal.
     pub async fn open_tunnel(&self, open: &TunnelOpen) -> Result<Tunnel, CallError> {
         let line = Arc::new(self.line().await?);
-        let opening = tokio::time::timeout(OPENED_WITHIN, Box::pin(self.opened(open, &line)));
+        let opening = tokio::time::timeout(self.opened_within, Box::pin(self.opened(open, &line)));
         let outcome =
             opening.await.unwrap_or_else(|_| Err(self.unreachable("the open had no answer".to_owned())));
         if matches!(outcome, Err(CallError::Unreachable { .. })) {

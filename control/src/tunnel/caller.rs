@@ -52,6 +52,8 @@ impl Messages {
             }
             let next = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
             match next {
+                // Cut, as by an unanswered ping; the node must not take it for a caller that has said all.
+                None if !self.body.is_end_stream() => return Err(TunnelClose::CallerGone),
                 None if self.deframer.buffered_bytes() > 0 => {
                     return Err(broken("the body ended inside a message"));
                 }

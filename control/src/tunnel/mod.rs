@@ -29,7 +29,7 @@ use gateway_core::mail::{Inbox, Post, Weigh};
 use gateway_core::seam::ToShard;
 use gateway_core::time::{Moment, UnixMillis};
 use gateway_core::tunnel::registry::{IamQuestion, IamVerdict, OpenWish, TunnelAction, Tunnels};
-use gateway_core::tunnel::ticket::{UsedTickets, judge};
+use gateway_core::tunnel::ticket::{TicketClaims, UsedTickets, judge};
 use gateway_core::tunnel::{
     FromTunnels, OpenTunnel, ToTunnels, TunnelClose, TunnelFrame, TunnelId, TunnelKey,
 };
@@ -45,9 +45,6 @@ use crate::courier;
 
 /// Messages of the shards that are taken before others have their turn.
 const MAIL_PER_TURN: usize = 64;
-
-/// Messages of tunnels that may wait for one shard in its mailbox, which is larger; more wait here.
-const MOST_WAITING: usize = 1024;
 
 /// What the room is given.
 pub struct TunnelConfig {
@@ -65,8 +62,8 @@ pub struct TunnelConfig {
     pub audience: String,
     /// How old keys may be.
     pub keys_max_age: Duration,
-    /// How long a service may take.
-    pub service_timeout: Duration,
+    /// How long the keys may take.
+    pub keys_timeout: Duration,
     /// How long a caller may take to take something of a tunnel that is over, before the rest is let go of.
     pub taken_within: Duration,
     pub status: Arc<TunnelStatus>,
@@ -106,7 +103,7 @@ enum Ask {
 struct Opening {
     id: TunnelId,
     wanted: Wanted,
-    claims: gateway_core::tunnel::ticket::TicketClaims,
+    claims: TicketClaims,
     answer: oneshot::Sender<Result<Joined, TunnelClose>>,
 }
 
@@ -187,6 +184,10 @@ impl TunnelDoor {
     ) -> Result<(TunnelId, CallerInput, CallerOutput), TunnelClose> {
         let tickets = self.tickets.as_ref().ok_or(TunnelClose::NotOffered)?;
         let claims = tickets.verified(&wanted.ticket.0).await.map_err(TunnelClose::Ticket)?;
+        let early_by = claims.early_by(unix_now());
+        if !early_by.is_zero() {
+            tokio::time::sleep(early_by).await;
+        }
         let id = new_id();
         let (answer, answered) = oneshot::channel();
         let mut hold = Hold { id, asks: self.asks.clone(), is_kept: false };
@@ -236,7 +237,7 @@ struct Hands {
     iam: Option<Arc<dyn TunnelIam>>,
     direct_address: String,
     audience: String,
-    service_timeout: Duration,
+    iam_timeout: Duration,
     started: Instant,
     status: Arc<TunnelStatus>,
 }
@@ -248,19 +249,19 @@ impl Room {
         let (verdict, verdicts) = mpsc::unbounded_channel();
         let offers = config.limits.most > 0 && config.iam.is_some();
         let tickets = config.keys.filter(|_| offers).map(|keys| {
-            Arc::new(Tickets::new(keys, config.keys_max_age, config.service_timeout, config.started))
+            Arc::new(Tickets::new(keys, config.keys_max_age, config.keys_timeout, config.started))
         });
         iam::look_at_the_start(config.iam.as_ref().filter(|_| offers));
         let shards = (0..config.to_shards.len()).filter_map(|number| u16::try_from(number).ok()).map(ShardId);
         let tunnels = Tunnels::new(Arc::clone(&config.limits), shards.collect());
         let couriers = config.to_shards.into_iter().map(|post| {
             let (courier, messages) = mpsc::unbounded_channel();
-            tokio::spawn(courier::carry(post, messages, MOST_WAITING));
+            tokio::spawn(courier::carry(post, messages, courier::MOST_WAITING));
             courier
         });
         let hands = Hands {
             tunnels,
-            used: UsedTickets::new(config.limits.used_tickets),
+            used: UsedTickets::new(config.limits.used_tickets, unix_now()),
             live: HashMap::new(),
             asks: asks.clone(),
             couriers: couriers.collect(),
@@ -268,7 +269,7 @@ impl Room {
             iam: config.iam,
             direct_address: config.limits.direct_address.clone().unwrap_or_default(),
             audience: config.audience,
-            service_timeout: config.service_timeout,
+            iam_timeout: config.limits.iam_timeout,
             started: config.started,
             status: config.status,
         };
@@ -393,12 +394,7 @@ impl Hands {
         self.live.insert(id, Live { opening: Some(answer), frames, cut: Some(cut), grants, receivers });
     }
 
-    fn try_open(
-        &mut self,
-        id: TunnelId,
-        wanted: Wanted,
-        claims: gateway_core::tunnel::ticket::TicketClaims,
-    ) -> Result<(), TunnelClose> {
+    fn try_open(&mut self, id: TunnelId, wanted: Wanted, claims: TicketClaims) -> Result<(), TunnelClose> {
         let date = unix_now();
         let grant = judge(claims, &self.audience, wanted.node.as_str(), date).map_err(TunnelClose::Ticket)?;
         self.tunnels.admit(&wanted.node)?;
@@ -472,7 +468,7 @@ impl Hands {
     }
 
     fn ask(&self, question: IamQuestion) {
-        let (verdicts, patience, iam) = (self.verdict.clone(), self.service_timeout, self.iam.clone());
+        let (verdicts, patience, iam) = (self.verdict.clone(), self.iam_timeout, self.iam.clone());
         let id = question.tunnel;
         tokio::spawn(async move {
             let Some(iam) = iam else { return };

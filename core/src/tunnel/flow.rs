@@ -84,7 +84,10 @@ pub const fn cost_bytes(frame: &TunnelFrame) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use bytes::Bytes;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -112,25 +115,6 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_or_turned_around_whatever_the_grants() {
-        let bytes: Vec<u8> = (0..50_000u32).map(|at| at as u8).collect();
-        for granted in [1_000, 4_096, 10_000] {
-            let mut flow = TunnelFlow::new(8 << 10);
-            let (mut waits, mut arrived) = (Some(TunnelFrame::Data(bytes.clone().into())), Vec::new());
-            while let Some(frame) = waits {
-                let (part, rest) = flow.take(frame);
-                assert!(flow.on_its_way() <= 8 << 10);
-                if let Some(TunnelFrame::Data(part)) = part {
-                    arrived.extend_from_slice(&part);
-                }
-                waits = rest;
-                flow.handle_grant(granted.min(flow.on_its_way()));
-            }
-            assert!(arrived == bytes);
-        }
-    }
-
-    #[test]
     fn tiny_frames_are_bounded_too() {
         let mut flow = TunnelFlow::new(64 << 10);
         let mut frames = 0;
@@ -149,5 +133,94 @@ mod tests {
         flow.handle_frame(&TunnelFrame::Exit { code: 7, message: String::new() }).expect("may come");
         assert!(flow.handle_frame(&data(1)).is_err());
         assert!(flow.handle_frame(&TunnelFrame::HalfClose).is_err());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// A frame of the peer; one that waits is tried before it.
+        Frame(TunnelFrame),
+        /// The other end lets go of so many of what is on its way.
+        Granted(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0usize..9_000).prop_map(|bytes| Step::Frame(data(bytes))),
+            1 => (1u32..200, 1u32..99)
+                .prop_map(|(columns, rows)| Step::Frame(TunnelFrame::Window { columns, rows })),
+            1 => (0usize..6_000).prop_map(|bytes| {
+                Step::Frame(TunnelFrame::Exit { code: 1, message: "x".repeat(bytes) })
+            }),
+            4 => (1usize..4).prop_map(Step::Granted),
+        ]
+    }
+
+    proptest! {
+        /// The account has each frame that is on its way, and every byte that is to arrive.
+        #[test]
+        fn whatever_is_sent_and_granted_the_window_holds_and_all_arrives_in_order(
+            window in 2_500usize..20_000,
+            steps in prop::collection::vec(step(), 1..100),
+        ) {
+            let mut flow = TunnelFlow::new(window);
+            let (mut waits, mut on_its_way) = (VecDeque::new(), VecDeque::new());
+            let (mut sent, mut arrived) = (Vec::new(), Vec::new());
+            for (at, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Frame(TunnelFrame::Data(some)) => {
+                        // Told apart by where they stand.
+                        let some = Bytes::from((0..some.len()).map(|byte| (at + byte) as u8).collect::<Vec<_>>());
+                        sent.push(TunnelFrame::Data(some.clone()));
+                        waits.push_back(TunnelFrame::Data(some));
+                    }
+                    Step::Frame(frame) => {
+                        sent.push(frame.clone());
+                        waits.push_back(frame);
+                    }
+                    Step::Granted(frames) => {
+                        for cost in on_its_way.drain(..frames.min(on_its_way.len())) {
+                            flow.handle_grant(cost);
+                        }
+                    }
+                }
+                while let Some(frame) = waits.pop_front() {
+                    let room = window.saturating_sub(on_its_way.iter().sum::<usize>());
+                    let is_data = matches!(frame, TunnelFrame::Data(_));
+                    let fits = cost_bytes(&frame) <= room || (on_its_way.is_empty() && !is_data);
+                    let is_parted = is_data && room >= FRAME_HEAD_BYTES + SMALLEST_PART;
+                    let (part, rest) = flow.take(frame);
+                    prop_assert_eq!((part.is_some(), rest.is_none()), (fits || is_parted, fits));
+                    if let Some(part) = part {
+                        // A part takes all the room that there is.
+                        prop_assert!(fits || cost_bytes(&part) == room);
+                        on_its_way.push_back(cost_bytes(&part));
+                        arrived.push(part);
+                    }
+                    let total = on_its_way.iter().sum::<usize>();
+                    prop_assert_eq!(flow.on_its_way(), total);
+                    prop_assert!(total <= window || on_its_way.len() == 1);
+                    if let Some(rest) = rest {
+                        waits.push_front(rest);
+                        break;
+                    }
+                }
+            }
+            arrived.extend(waits);
+            prop_assert!(joined(arrived) == joined(sent), "something is lost or out of order");
+        }
+    }
+
+    /// Data that follows data is one.
+    fn joined(frames: Vec<TunnelFrame>) -> Vec<TunnelFrame> {
+        let mut all: Vec<TunnelFrame> = Vec::new();
+        for frame in frames {
+            match (all.last_mut(), frame) {
+                (Some(TunnelFrame::Data(before)), TunnelFrame::Data(more)) => {
+                    *before = [before.as_ref(), more.as_ref()].concat().into();
+                }
+                (_, frame) => all.push(frame),
+            }
+        }
+        all
     }
 }

@@ -72,6 +72,8 @@ impl KeyShelf {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -126,5 +128,63 @@ mod tests {
         assert_eq!(shelf.judge("a", at(405)), KeyVerdict::Fetch, "and it is tried again");
         shelf.handle_tried(at(905));
         assert_eq!(shelf.judge("a", at(906)), KeyVerdict::Refuse(TicketFault::KeysAway));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Event {
+        Fetched(Vec<u8>),
+        Tried,
+        Asked(u8),
+        Passed(u32),
+    }
+
+    proptest! {
+        /// Held against the list of all that there was.
+        #[test]
+        fn whatever_is_fetched_and_asked_the_shelf_says_what_its_history_does(
+            max_age in 1u32..400,
+            events in prop::collection::vec(
+                prop_oneof![
+                    1 => prop::collection::vec(0u8..4, 0..4).prop_map(Event::Fetched),
+                    1 => Just(Event::Tried),
+                    4 => (0u8..5).prop_map(Event::Asked),
+                    2 => (0u32..10).prop_map(Event::Passed),
+                    1 => (10u32..700).prop_map(Event::Passed),
+                ],
+                1..80,
+            ),
+        ) {
+            let (mut shelf, mut seconds) = (KeyShelf::new(SECOND * max_age), 0u32);
+            // When a fetch began, failed or came, and what came.
+            let mut history: Vec<(u32, Option<Vec<u8>>)> = Vec::new();
+            for event in events {
+                match event {
+                    Event::Passed(passed) => seconds += passed,
+                    Event::Tried => {
+                        shelf.handle_tried(at(seconds));
+                        history.push((seconds, None));
+                    }
+                    Event::Fetched(names) => {
+                        shelf.handle_fetched(names.iter().map(u8::to_string), at(seconds));
+                        history.push((seconds, Some(names)));
+                    }
+                    Event::Asked(name) => {
+                        let may_fetch = history.iter().all(|(at, _)| seconds - at >= 5);
+                        let last = history.iter().rev().find_map(|(at, names)| Some((seconds - at, names.as_ref()?)));
+                        let known_for = last.filter(|(_, names)| names.contains(&name)).map(|(age, _)| age);
+                        let expected = match (known_for, last) {
+                            (Some(age), _) if age < max_age => KeyVerdict::Use,
+                            _ if may_fetch => KeyVerdict::Fetch,
+                            (Some(age), _) if age < max_age + 600 => KeyVerdict::Use,
+                            (None, Some((age, _))) if age < max_age => {
+                                KeyVerdict::Refuse(TicketFault::UnknownKey)
+                            }
+                            _ => KeyVerdict::Refuse(TicketFault::KeysAway),
+                        };
+                        prop_assert_eq!(shelf.judge(&name.to_string(), at(seconds)), expected);
+                    }
+                }
+            }
+        }
     }
 }

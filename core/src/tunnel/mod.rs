@@ -18,6 +18,8 @@ pub mod close;
 pub mod flow;
 pub mod keys;
 pub mod lifecycle;
+#[cfg(test)]
+mod model;
 pub mod registry;
 pub mod ticket;
 

@@ -10,7 +10,7 @@
 //!    caller should have been allowed again and was not.
 //! 4. What is over is forgotten at once: whoever comes with its id afterwards comes with no tunnel's.
 //! 5. Both ends of a tunnel that is over are told once each, unless they ended it.
-//! 6. At most `iam_in_flight` questions are out; the longest due is asked first.
+//! 6. At most `TunnelLimits::iam_in_flight` questions are out; the longest due is asked first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -389,7 +389,7 @@ impl Tunnels {
     }
 
     fn ask_next(&mut self) {
-        while self.asked < self.limits.iam_in_flight
+        while self.asked < self.limits.iam_in_flight()
             && let Some(id) = self.to_ask.pop_front()
         {
             let Some(tunnel) = self.by_id.get(&id) else { continue };

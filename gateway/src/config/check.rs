@@ -111,6 +111,9 @@ fn check_api(config: &Config, lines: &Lines, problems: &mut Vec<Problem>) {
             problems.push(lines.problem("control.api_listen", sentence));
         }
     }
+    if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&control.ping_every.0) {
+        problems.push(lines.problem("control.ping_every", "must be \"100ms\" to \"60s\""));
+    }
     for (given, missing) in [("certificate", "key"), ("key", "certificate")] {
         let of = |name| if name == "key" { &control.key } else { &control.certificate };
         if of(given).is_some() && of(missing).is_none() {

@@ -25,6 +25,7 @@ pub struct ControlSection {
     pub client_ca: Option<PathBuf>,
     /// Empty: whoever the CA vouches for.
     pub clients: Vec<String>,
+    pub ping_every: Span,
     pub cpu: Option<usize>,
 }
 
@@ -37,6 +38,7 @@ impl Default for ControlSection {
             key: None,
             client_ca: None,
             clients: Vec::new(),
+            ping_every: Span::seconds(20),
             cpu: None,
         }
     }

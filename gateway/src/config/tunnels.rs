@@ -84,7 +84,7 @@ impl Config {
             max_life: section.max_life.0,
             reauthorize_every: section.reauthorize_every.0,
             iam_patience: section.iam_patience.0,
-            iam_in_flight: self.upstream.max_in_flight,
+            iam_timeout: self.upstream.timeout.0,
             used_tickets: section.used_tickets,
             direct_address: section.direct_address.clone(),
         }

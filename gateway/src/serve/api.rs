@@ -93,6 +93,7 @@ impl Api {
             tls: self.tls.clone(),
             clients: config.control.clients.clone().into(),
             drain_within: config.gateway.drain.0,
+            ping_every: config.control.ping_every.0,
             desk: Arc::new(desk),
             to_shards,
             started,

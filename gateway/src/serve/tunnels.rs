@@ -108,7 +108,7 @@ impl TunnelServices {
             iam: self.iam,
             audience: config.tunnels.audience.clone(),
             keys_max_age: config.tunnels.jwks_max_age.0,
-            service_timeout: config.upstream.timeout.0,
+            keys_timeout: config.upstream.timeout.0,
             taken_within: limits.send_timeout,
             status,
         }

@@ -18,6 +18,7 @@ pub mod load;
 pub mod local;
 pub mod tunnels;
 pub mod watch;
+pub mod wire;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
