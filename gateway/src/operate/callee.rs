@@ -110,9 +110,7 @@ pub(super) fn files_of(callee: &Callee) -> Result<InternalFiles, GatewayError> {
 
 pub(super) fn not_found(callee: &Callee, error: &FindError) -> GatewayError {
     let advice = match error {
-        FindError::Unregistered { .. } => {
-            "; `SELECT id, internal_url FROM gateways` has those that are".into()
-        }
+        FindError::Unregistered { .. } => "; `gateway gateways` lists those that are".into(),
         FindError::NoApi { .. } => {
             "; set control.api_listen there, or gateway.internal_url to where it is reached".into()
         }
