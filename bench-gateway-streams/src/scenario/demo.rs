@@ -411,10 +411,13 @@ fn write_for_us_alone(file: &Path, text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
 
-    // A file that is there keeps its mode when it is opened.
-    let _ = std::fs::remove_file(file);
-    let mut opened = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-    writeln!(opened, "{text}").with_context(|| format!("writing {}", file.display()))
+    // A file that is there keeps its mode when it is opened; and who reads one finds the old or the new, never half.
+    let fresh = file.with_extension("new");
+    let _ = std::fs::remove_file(&fresh);
+    let writing = || format!("writing {}", file.display());
+    let mut opened = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    writeln!(opened, "{text}").with_context(writing)?;
+    std::fs::rename(&fresh, file).with_context(writing)
 }
 
 fn suggest() {
