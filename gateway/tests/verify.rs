@@ -200,6 +200,43 @@ async fn the_nodes_own_logs_are_held_against_the_rows() {
     assert!(code == 2 && text.contains("line 2: is no line of a node's log"), "{code}: {text}");
 }
 
+// More nodes than one query is about, and of each more rows than a page has.
+#[tokio::test]
+async fn every_row_of_every_node_is_held_against_the_logs_whatever_page_it_is_on() {
+    let world = World::new("verify_pages").await;
+    let mut connection = world.connect().await;
+    connection
+        .execute(
+            "SELECT register_node('n' || i) FROM generate_series(1, 60) i;
+             INSERT INTO commands (node_id, id, seq, lane, kind, state, dispatched_at, finished_at)
+             SELECT n.node_id, new_command_id(), i, 'default', 'x', 'succeeded', now(), now()
+             FROM nodes n, generate_series(1, CASE n.node_id WHEN 'n7' THEN 2100 ELSE 3 END) i",
+        )
+        .await
+        .unwrap();
+    let rows: Vec<(String, uuid::Uuid)> =
+        sqlx::query_as("SELECT node_id, id FROM commands ORDER BY node_id COLLATE \"C\", id")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
+    // Of the first node, of a third page, of the last node.
+    let third_page = rows.iter().position(|(node, _)| node == "n7").unwrap() + 2050;
+    let left_out = [0, third_page, rows.len() - 1].map(|place| rows[place].1);
+    let log = rows.iter().map(|(node, id)| {
+        let event = if left_out.contains(id) { "received" } else { "started" };
+        format!("{}\n", serde_json::json!({"node": node, "event": event, "id": id, "attempt": 1}))
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nodes.jsonl");
+    std::fs::write(&path, log.collect::<String>()).unwrap();
+    let (_, document) = verify(&world.url, &["--json", "--node-logs", path.to_str().unwrap()]).await;
+    let found = broken(&document);
+    let ended = found.iter().find(|one| one["name"] == "log-ended-was-started").expect("what never started");
+    let named: BTreeSet<String> =
+        ended["rows"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(named, left_out.map(|id| id.to_string()).into(), "{document}");
+}
+
 #[tokio::test]
 async fn the_rows_that_are_shown_are_bounded_and_it_is_said_that_there_are_more() {
     let world = World::new("verify_rows").await;
