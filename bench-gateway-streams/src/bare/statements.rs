@@ -122,6 +122,9 @@ async fn store(
         .bind(vec![None::<&str>; count])
         .bind(vec![None::<&str>; count])
         .bind(vec![false; count])
+        // Each for itself: neither an acceptance nor a start goes with it.
+        .bind(vec![false; count])
+        .bind(vec![false; count])
         .fetch_all(sql)
         .await?;
     anyhow::ensure!(rows.len() == count, "{} of {count} were stored as {state}", rows.len());
