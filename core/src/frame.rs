@@ -132,6 +132,34 @@ pub struct CommandUpdate {
     pub refusal: Option<Refusal>,
 }
 
+/// How far an attempt has come, told by an update that says no more than that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Headway {
+    pub id: CommandId,
+    pub attempt: Attempt,
+    /// Accepted or Running.
+    pub state: CommandState,
+}
+
+impl CommandUpdate {
+    /// What the update tells, where that is headway and nothing else. A result counts with an end alone.
+    pub fn headway(&self) -> Option<Headway> {
+        let says_more = self.progress.is_some() || self.error.is_some() || self.refusal.is_some();
+        let goes_on = matches!(self.state, CommandState::Accepted | CommandState::Running);
+        (goes_on && !says_more).then_some(Headway { id: self.id, attempt: self.attempt, state: self.state })
+    }
+}
+
+impl Headway {
+    /// Whether `then` goes on from here, so that one write of the row stores both. A cancellation and a refusal don't:
+    /// what becomes of those hangs on more than how far the row is.
+    pub fn leads_to(&self, then: &CommandUpdate) -> bool {
+        matches!(then.state, CommandState::Running | CommandState::Succeeded | CommandState::Failed)
+            && self.state < then.state
+            && (self.id, self.attempt) == (then.id, then.attempt)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: RefusalReason,

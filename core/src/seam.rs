@@ -3,10 +3,11 @@
 //!
 //! 1. A shard never waits for the writer: it posts, goes on, and meets the answer in its mailbox.
 //! 2. For one session the order of messages is the order of what happened, both ways.
-//! 3. A session has at most one durable frame with the writer; `Stored`, `EventsStored` or `NotStored`
-//!    answers it. Sections of its inventory are beside it, a bounded number; `SectionStored` or
-//!    `SectionNotStored` answers each by its ref, in the order in which they become known. At most one
-//!    look at its inventory is out; `InventoryWanted` or `InventoryNotLooked` answers it.
+//! 3. A session has at most one durable frame with the writer, or updates each of which leads to the next
+//!    (`Headway::leads_to`); `Stored`, `EventsStored` or `NotStored` answers each, in their order. Sections of
+//!    its inventory are beside that, a bounded number; `SectionStored` or `SectionNotStored` answers each by
+//!    its ref, in the order in which they become known. At most one look at its inventory is out;
+//!    `InventoryWanted` or `InventoryNotLooked` answers it.
 //! 4. After `Closed` of a key nothing more is posted about that key by its shard; what the writer
 //!    still posts to it finds another serial in the slot and is dropped.
 
@@ -96,6 +97,14 @@ pub struct UpdateRequest {
     pub key: SessionKey,
     pub node: NodeId,
     pub update: CommandUpdate,
+}
+
+impl UpdateRequest {
+    /// Whether it goes on from the earlier one, so that one write of the row stores both.
+    pub fn goes_on_from(&self, earlier: &Self) -> bool {
+        self.node == earlier.node
+            && earlier.update.headway().is_some_and(|headway| headway.leads_to(&self.update))
+    }
 }
 
 /// A run of a journal to be stored.

@@ -141,6 +141,7 @@ pub enum Job {
         proof: LeaseProof,
         lanes: Vec<LaneRead>,
     },
+    /// Of a command at most one, or a few each of which goes on from the one before it.
     Updates {
         entries: Vec<UpdateRequest>,
     },

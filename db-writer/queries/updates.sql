@@ -1,13 +1,15 @@
 -- Stores updates of commands, each at most once in a batch, and says slot for slot what became of them.
 -- The rule is that of gateway_core::command::CommandState::on_report; states compare in the order of a life.
 -- One element an update in $1 node, $2 command, $3 attempt, $4 state, $5 progress, $6 result, $7 error,
--- $8 reason of a refusal, $9 whether the refused may be tried again.
+-- $8 reason of a refusal, $9 whether the refused may be tried again; and of what the node told before it and is stored
+-- with it, by one write of the row: $10 whether it was accepted, $11 whether it ran.
 WITH asked AS MATERIALIZED (
     SELECT a.slot, a.node_id COLLATE "C" AS node_id, a.id, a.attempt, a.state, a.progress, a.result, a.error,
-           a.refusal, a.retryable
+           a.refusal, a.retryable, a.accepts, a.starts
     FROM unnest($1::text[], $2::uuid[], $3::integer[], ($4::text[])::command_state[], $5::text[], $6::bytea[],
-                $7::text[], $8::text[], $9::boolean[])
-        WITH ORDINALITY a (node_id, id, attempt, state, progress, result, error, refusal, retryable, slot)
+                $7::text[], $8::text[], $9::boolean[], $10::boolean[], $11::boolean[])
+        WITH ORDINALITY
+        a (node_id, id, attempt, state, progress, result, error, refusal, retryable, accepts, starts, slot)
     ORDER BY 2, 3
 ),
 decided AS MATERIALIZED (
@@ -48,8 +50,18 @@ written AS (
         END,
         -- The new attempt has not been dispatched yet.
         dispatched_at = CASE WHEN d.verdict <> 'retry' THEN coalesce(c.dispatched_at, compute_now()) END,
-        accepted_at = CASE WHEN d.state = 'accepted' THEN coalesce(c.accepted_at, compute_now()) ELSE c.accepted_at END,
-        started_at = CASE WHEN d.state = 'running' THEN coalesce(c.started_at, compute_now()) ELSE c.started_at END,
+        -- What the row was past already is no news.
+        accepted_at = CASE
+            WHEN d.state = 'accepted'
+                 OR (d.accepts AND (d.stored NOT IN ('accepted', 'running') OR d.attempt > d.current))
+                THEN coalesce(c.accepted_at, compute_now())
+            ELSE c.accepted_at
+        END,
+        started_at = CASE
+            WHEN d.state = 'running' OR (d.starts AND (d.stored <> 'running' OR d.attempt > d.current))
+                THEN coalesce(c.started_at, compute_now())
+            ELSE c.started_at
+        END,
         finished_at = CASE WHEN d.verdict = 'apply' AND d.state >= 'succeeded' THEN compute_now() END,
         progress = coalesce(d.progress, c.progress),
         result = CASE WHEN d.state >= 'succeeded' AND d.verdict = 'apply' THEN d.result ELSE c.result END,
@@ -73,6 +85,6 @@ SELECT CASE
            ELSE d.verdict
        END AS "verdict!",
        (CASE d.verdict WHEN 'retry' THEN 'pending' WHEN 'apply' THEN d.state ELSE d.stored END)::text AS "state?",
-       d.lane AS "lane?", d.current AS "current_attempt?"
+       d.lane AS "lane?", d.current AS "current_attempt?", d.stored::text AS "stored?"
 FROM tally t CROSS JOIN decided d
 ORDER BY d.slot

@@ -19,6 +19,108 @@ async fn store(db: &Db, entries: Vec<gateway_core::seam::UpdateRequest>) -> Vec<
     updated(db.runner(Queue::Updates).run(&Job::Updates { entries }).await)
 }
 
+/// What leads on, in all the ways in which it may come together.
+const CHAINS: [&[CommandState]; 7] = [
+    &[CommandState::Accepted, CommandState::Running],
+    &[CommandState::Accepted, CommandState::Succeeded],
+    &[CommandState::Accepted, CommandState::Failed],
+    &[CommandState::Running, CommandState::Succeeded],
+    &[CommandState::Running, CommandState::Failed],
+    &[CommandState::Accepted, CommandState::Running, CommandState::Succeeded],
+    &[CommandState::Accepted, CommandState::Running, CommandState::Failed],
+];
+
+#[tokio::test]
+async fn updates_that_lead_on_come_together_to_what_they_come_to_apart() {
+    let mut db = database().await;
+    db.nodes(1).await;
+    let mut cases = Vec::new();
+    for before in CommandState::ALL {
+        for attempt in [1, 2, 3] {
+            for (lost, timed) in [(false, false), (false, true), (true, false)] {
+                cases.extend(CHAINS.map(|chain| (before, attempt, lost, timed, chain)));
+            }
+        }
+    }
+    let mut together = Vec::new();
+    let mut apart = [Vec::new(), Vec::new(), Vec::new()];
+    let mut pairs = Vec::new();
+    for (before, attempt, lost, timed, chain) in &cases {
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let id = db.enqueue("n1", "default").await;
+            let dispatched = if *lost { "NULL" } else { "compute_now()" };
+            let time = if *timed { "'2020-01-01'" } else { "NULL" };
+            let row = format!(
+                "state = '{before}', attempt = 2, dispatched_at = {dispatched}, accepted_at = {time}, \
+                 started_at = {time}, progress = 'before'"
+            );
+            run(&mut db.sql, &format!("UPDATE commands SET {row} WHERE id = '{id}'")).await;
+            ids.push(id);
+        }
+        for (turn, state) in chain.iter().enumerate() {
+            together.push(update("n1", ids[0], *attempt, *state));
+            apart[turn].push(update("n1", ids[1], *attempt, *state));
+            // What is told with the last word is kept with it.
+            if turn + 1 == chain.len() {
+                together.last_mut().unwrap().update.progress = Some("all".to_owned());
+                apart[turn].last_mut().unwrap().update.progress = Some("all".to_owned());
+            }
+        }
+        pairs.push((ids[0], ids[1]));
+    }
+    let mut in_turn = Vec::new();
+    for batch in apart {
+        in_turn.push(store(&db, batch).await.into_iter());
+    }
+    let in_turn: Vec<UpdateOutcome> = cases
+        .iter()
+        .flat_map(|(.., chain)| {
+            (0..chain.len()).map(|turn| in_turn[turn].next().unwrap()).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(store(&db, together).await, in_turn);
+    let row = |id: CommandId| {
+        format!(
+            "SELECT (state, attempt, deferred, dispatched_at IS NULL, accepted_at = '2020-01-01', \
+             started_at = '2020-01-01', finished_at IS NULL, progress, result, error, not_before)::text \
+             FROM commands WHERE id = '{id}'"
+        )
+    };
+    for ((together, apart), case) in pairs.into_iter().zip(&cases) {
+        assert_eq!(text(&mut db.sql, &row(together)).await, text(&mut db.sql, &row(apart)).await, "{case:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_acceptance_and_an_end_that_come_together_are_one_write_of_the_row() {
+    let mut db = database().await;
+    db.nodes(1).await;
+    let (id, other) = (db.enqueue("n1", "default").await, db.enqueue("n1", "default").await);
+    let version = format!("SELECT ctid FROM commands WHERE id = '{id}'");
+    assert_eq!(text(&mut db.sql, &version).await, "(0,1)");
+    let word = |state| update("n1", id, 1, state);
+    let life = [CommandState::Accepted, CommandState::Running, CommandState::Succeeded];
+    // What stands between them is another's.
+    let mut entries: Vec<_> = life.map(word).into();
+    entries.insert(1, update("n1", other, 1, CommandState::Accepted));
+    let states = [life[0], CommandState::Accepted, life[1], life[2]];
+    assert_eq!(store(&db, entries).await, states.map(|state| stored(state, "default")));
+    let written = text(&mut db.sql, &version).await;
+    assert!(["(0,3)", "(0,4)"].contains(&written.as_str()), "{written}");
+    let times = format!(
+        "SELECT count(*) FROM commands WHERE id = '{id}' AND accepted_at = started_at AND started_at = finished_at"
+    );
+    assert_eq!(number(&mut db.sql, &times).await, 1);
+    // They come again after their answers were lost, and one more that leads nowhere.
+    let again =
+        vec![word(CommandState::Accepted), word(CommandState::Succeeded), word(CommandState::Running)];
+    let conflict =
+        || UpdateOutcome::Stored { state: CommandState::Succeeded, lane: lane("default"), conflict: true };
+    assert_eq!(store(&db, again).await, [conflict(), stored(CommandState::Succeeded, "default"), conflict()]);
+    assert_eq!(text(&mut db.sql, &version).await, written, "nothing is written again");
+}
+
 #[tokio::test]
 async fn every_state_and_report_ends_as_the_core_says() {
     let mut db = database().await;
@@ -299,19 +401,17 @@ async fn an_update_whose_row_changes_while_it_waits_is_decided_about_anew() {
         ),
     )
     .await;
-    let entries: Vec<_> = ids.iter().map(|id| update("n1", *id, 1, CommandState::Succeeded)).collect();
+    let life = [CommandState::Accepted, CommandState::Succeeded];
+    let entries: Vec<_> = ids.iter().flat_map(|id| life.map(|state| update("n1", *id, 1, state))).collect();
     let mut runner = db.runner(Queue::Updates);
     let storing = tokio::spawn(async move { updated(runner.run(&Job::Updates { entries }).await) });
     db.until_waits_for("gateway g1 updates", "holder").await;
     run(&mut holder, "COMMIT").await;
     let conflict =
         UpdateOutcome::Stored { state: CommandState::Canceled, lane: lane("default"), conflict: true };
-    let succeeded = stored(CommandState::Succeeded, "default");
-    assert_eq!(
-        storing.await.unwrap(),
-        [succeeded.clone(), conflict, succeeded.clone(), succeeded],
-        "slot for slot"
-    );
+    let [conflicts, told] = [[conflict.clone(), conflict], life.map(|state| stored(state, "default"))];
+    let expected = [told.clone(), conflicts, told.clone(), told].concat();
+    assert_eq!(storing.await.unwrap(), expected, "slot for slot");
     let rows = "SELECT concat_ws(' ', state, cancel_requested_at IS NOT NULL) FROM commands ORDER BY seq";
     assert_eq!(texts(&mut db.sql, rows).await, ["succeeded t", "canceled f", "succeeded f", "succeeded f"]);
 }

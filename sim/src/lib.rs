@@ -8,6 +8,7 @@
 //! 1. Nothing here reads a clock, a thread or an address; equal seeds give equal digests.
 //! 2. What must hold is asserted at every step by the machines, the store, the nodes and the world.
 
+mod answers;
 mod check;
 mod company;
 mod coverage;

@@ -252,8 +252,7 @@ impl SimNode {
         if self.known.get(&command.id).is_some_and(|held| held.attempt >= command.attempt) {
             return;
         }
-        let server_now = millis(now) + self.server_ahead;
-        let late = command.not_after.is_some_and(|end| i128::from(end.0) <= server_now);
+        let late = command.not_after.is_some_and(|end| i128::from(end.0) <= millis(now) + self.server_ahead);
         let refusal = match chance.within(0..100) {
             _ if self.holds => None,
             _ if late => Some((RefusalReason::Expired, false)),
@@ -262,8 +261,7 @@ impl SimNode {
             _ => None,
         };
         let lane = Some(command.lane.clone());
-        let before =
-            self.known.values().filter(|held| held.lane == lane && !held.state.is_terminal()).count();
+        let before = self.known.values().filter(|had| had.lane == lane && !had.state.is_terminal()).count();
         let most = self.highest.get(&command.lane).map_or(0, |most| most.0 as usize);
         must("a node is given no more than it ever took", before < most || self.is_meddled_with, || {
             format!("{before} of {most} before {command:?}")
@@ -282,7 +280,9 @@ impl SimNode {
         }
         let is_first = self.executions.insert((command.id, command.attempt));
         must("one execution start for each (id, attempt)", is_first, || format!("{command:?}"));
-        held.next_step = Some(now + Duration::from_millis(chance.within(1..400)));
+        // Some work so fast that what comes of it follows at once.
+        let takes = chance.within(1..400);
+        held.next_step = Some(now + Duration::from_millis(if takes > 80 { takes } else { 0 }));
         // Some nodes report what has come of it at once, and nothing before.
         if !self.holds && chance.percent(15) {
             let states = [

@@ -41,6 +41,7 @@ fn whatever_fails_every_command_ends_once_and_every_event_is_stored_once_and_in_
     // Some are read again, after a lost answer or connection, but none without end.
     assert!(all.specs_read < 3 * all.spec_changes, "{all:?}");
     assert!(all.sections > 60_000, "{all:?}");
+    assert!(all.joined > 1_000, "{all:?}");
     let happened =
         [all.tombstones, all.fences, all.superseded, all.rejected, all.conflicts, all.expired, all.reaped];
     assert!(happened.iter().all(|times| *times > 200), "what never happens is not tested: {all:?}");
@@ -76,6 +77,7 @@ fn seeds_that_once_failed_hold() {
     for (seed, found) in [
         (11, "a session that a sweep took for dead lived on, and nothing was dispatched to it"),
         (510, "an attempt that was refused while its lane was read was sent again"),
+        (1555, "a spec that was answered while the look of its Hello went on was sent again"),
         (2804, "an end was forgotten for what was told late of an older attempt, and the attempt sent again"),
     ] {
         let whole = survey(seed..seed + 1, Plan::default(), 1);

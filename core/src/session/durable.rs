@@ -1,7 +1,7 @@
 //! The durable frames of a session: to the writer one after the other, and back as answers.
 //!
 //! Owns what a durable frame needs to be handed on and how its answer is put. Which may leave when is
-//! the inbox's order and the machine's one frame in flight; what a field may hold is `validation`'s.
+//! the inbox's order and `in_flight`'s; what a field may hold is `validation`'s.
 //!
 //! 1. A frame that can't be stored at all is answered here, in its turn. An event that can't be
 //!    becomes a tombstone and goes with its batch.
@@ -15,8 +15,8 @@ use super::lifecycle::Phase;
 use super::validation;
 use crate::close::CloseReason;
 use crate::frame::{
-    CommandUpdate, EventAck, EventBatch, GatewayFrame, RefusedEvent, RejectCode, Rejected, SpecApplied,
-    Status,
+    CommandUpdate, CreditChange, EventAck, EventBatch, GatewayFrame, RefusedEvent, RejectCode, Rejected,
+    SpecApplied, Status,
 };
 use crate::ids::{EventSeq, FrameRef, JournalId};
 use crate::limits::MAX_BAD_FRAMES_IN_A_ROW;
@@ -59,32 +59,42 @@ impl Session {
         self.inbox.push(item, bytes);
     }
 
+    pub(super) fn take_credit(&mut self, mut change: CreditChange, bytes: usize) {
+        if !self.lanes.contains(&change.lane) {
+            self.ignored_credits = self.ignored_credits.saturating_add(1);
+            return;
+        }
+        change.capacity = validation::clamp_capacity(change.capacity);
+        self.inbox.push(Item::Credit(change), bytes);
+    }
+
     /// The next of what waits for the writer, if its turn has come.
     pub(super) fn poll_inbox(&mut self) -> Option<ToWriter> {
-        let writer_is_free = self.in_flight.is_none();
+        let in_flight = &mut self.in_flight;
         let item = self.inbox.pop_if(|item| match item {
             // Not awaited: behind the frame that is with the writer its order is the mailbox's.
             Item::Credit(_) => true,
-            Item::Update(_) | Item::Events(_) | Item::SpecApplied(..) | Item::Status(_) => writer_is_free,
+            Item::Update(update) => in_flight.admits(update),
+            Item::Events(_) | Item::SpecApplied(..) | Item::Status(_) => in_flight.is_empty(),
             Item::Refused(_) | Item::Heartbeat { .. } => false,
         })?;
         let (key, node) = (self.key, self.node.clone());
         match item {
             Item::Credit(change) => Some(ToWriter::Credit { key, node, change }),
             Item::Update(update) => {
-                self.in_flight = Some(update.frame_ref);
+                in_flight.push_update(&update);
                 Some(ToWriter::Update(Box::new(UpdateRequest { key, node, update: *update })))
             }
             Item::Events(batch) => {
-                self.in_flight = Some(batch.frame_ref);
+                in_flight.push(batch.frame_ref);
                 Some(ToWriter::Events(EventsRequest { key, node, batch: Arc::new(*batch) }))
             }
             Item::SpecApplied(frame_ref, answer) => {
-                self.in_flight = Some(frame_ref);
+                in_flight.push(frame_ref);
                 Some(ToWriter::SpecApplied(answer))
             }
             Item::Status(status) => {
-                self.in_flight = Some(status.frame_ref);
+                in_flight.push(status.frame_ref);
                 let boot_id = Arc::clone(&self.boot_id);
                 Some(ToWriter::Status(Box::new(StatusRequest { key, node, boot_id, status: *status })))
             }

@@ -11,7 +11,8 @@
 //! reading as long as `wants_read` says so.
 //!
 //! 1. `Welcome` is the first frame to the node, then replays by seq, cancels, and all else.
-//! 2. At most one durable frame is with the writer; the next follows its answer, across kinds.
+//! 2. At most one durable frame is with the writer, or updates that lead on from one another (`in_flight`); the
+//!    next follows the answers to those, across kinds.
 //! 3. Durable frames are answered in order of arrival, each once, also those rejected here. Sections of
 //!    the inventory are answered once, beside that order.
 //! 4. A heartbeat never waits behind a durable frame.
@@ -22,6 +23,7 @@
 mod certificate;
 mod draining;
 mod durable;
+mod in_flight;
 mod inbox;
 mod inventory;
 mod last_word;
@@ -41,15 +43,14 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::close::CloseReason;
-use crate::frame::{
-    Ack, Command, CreditChange, GatewayFrame, Heartbeat, Hello, NodeFrame, RejectCode, Rejected,
-};
+use crate::frame::{Ack, Command, GatewayFrame, Heartbeat, Hello, NodeFrame, RejectCode, Rejected};
 use crate::ids::{FrameRef, JournalId, LaneName, NodeId, SessionKey};
 use crate::limits::{Limits, MAX_WAITING_ANSWERS};
 use crate::mail::Weigh;
 use crate::seam::{Granted, HelloRequest, Identity, SessionNews, ToWriter};
 use crate::time::Moment;
 
+use in_flight::InFlight;
 use inbox::{Item, LocalRefusal, SessionInbox};
 use inventory::SessionInventory;
 use last_word::LastWord;
@@ -76,8 +77,8 @@ pub struct Session {
     lanes: Box<[LaneName]>,
     membership: Option<Membership>,
     inbox: SessionInbox,
-    /// The durable frame that is with the writer.
-    in_flight: Option<FrameRef>,
+    /// What is with the writer.
+    in_flight: InFlight,
     inventory: SessionInventory,
     outbox: SessionOutbox,
     specs: SpecsOnTheWay,
@@ -126,7 +127,7 @@ impl Session {
             lanes: Box::default(),
             membership: None,
             inbox: SessionInbox::default(),
-            in_flight: None,
+            in_flight: InFlight::default(),
             inventory: SessionInventory::default(),
             outbox: SessionOutbox::default(),
             specs: SpecsOnTheWay::default(),
@@ -374,15 +375,6 @@ impl Session {
         }
     }
 
-    fn take_credit(&mut self, mut change: CreditChange, bytes: usize) {
-        if !self.lanes.contains(&change.lane) {
-            self.ignored_credits = self.ignored_credits.saturating_add(1);
-            return;
-        }
-        change.capacity = validation::clamp_capacity(change.capacity);
-        self.inbox.push(Item::Credit(change), bytes);
-    }
-
     // -- what the writer said --------------------------------------------------------------------
 
     fn take_grant(&mut self, granted: Granted, now: Moment) {
@@ -409,8 +401,11 @@ impl Session {
         if !self.take_event(Event::Answer) {
             return None;
         }
-        debug_assert!(self.in_flight.is_some(), "seam 3: an outcome without a durable frame with the writer");
-        self.in_flight.take()
+        debug_assert!(
+            !self.in_flight.is_empty(),
+            "seam 3: an outcome without a durable frame with the writer"
+        );
+        self.in_flight.pop()
     }
 
     // -- steps -----------------------------------------------------------------------------------
@@ -447,7 +442,7 @@ impl Session {
         self.phase = Phase::Ended;
         self.last_word = LastWord::Due(reason);
         self.inbox.clear();
-        self.in_flight = None;
+        self.in_flight.clear();
         self.inventory.clear();
         self.outbox.clear();
         self.specs = SpecsOnTheWay::default();
@@ -458,7 +453,7 @@ impl Session {
 
     /// Does what needs no input: answers refused frames whose turn it is, notices that all is done.
     fn advance(&mut self) {
-        while self.phase.stores() && self.in_flight.is_none() {
+        while self.phase.stores() && self.in_flight.is_empty() {
             let Some(Item::Refused(refusal)) = self.inbox.pop_if(|item| matches!(item, Item::Refused(_)))
             else {
                 break;
@@ -466,7 +461,7 @@ impl Session {
             let LocalRefusal { frame_ref, code, message } = *refusal;
             self.reject(Rejected { frame_ref, code, message, retryable: false });
         }
-        if self.inbox.is_empty() && self.in_flight.is_none() && !self.inventory.has_sections() {
+        if self.inbox.is_empty() && self.in_flight.is_empty() && !self.inventory.has_sections() {
             self.take_event(Event::AllAnswered);
         }
         if self.outbox.is_empty() {

@@ -16,7 +16,9 @@ use super::stories::statuses::status;
 use super::stories::{command, hello, identity, update};
 use super::*;
 use crate::command::CommandState;
-use crate::frame::{CancelCommand, EventAck, Goodbye, Heartbeat, Spec, SpecApplied};
+use crate::frame::{
+    CancelCommand, CommandUpdate, CreditChange, EventAck, Goodbye, Heartbeat, Spec, SpecApplied,
+};
 use crate::ids::{CommandId, Credits, EventSeq, Generation, SessionEpoch, ShardId, SpecName};
 use crate::limits::MAX_SECTIONS_WITH_WRITER;
 use crate::time::UnixMillis;
@@ -25,7 +27,7 @@ use crate::time::UnixMillis;
 enum Op {
     Hello { valid: bool },
     Heartbeat { list: Option<u8> },
-    Update { bad: bool, bytes: usize },
+    Update { bad: bool, bytes: usize, goes_on: bool },
     Events { bad: bool, bytes: usize },
     SpecApplied { bad: bool, bytes: usize },
     Status { bad: bool, bytes: usize },
@@ -53,7 +55,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         1 => (0..4u8).prop_map(|kind| Op::Hello { valid: kind > 0 }),
         4 => prop::option::of(0..3u8).prop_map(|list| Op::Heartbeat { list }),
-        12 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Update { bad, bytes }),
+        12 => (prop::bool::weighted(0.2), 0..60usize, any::<bool>())
+            .prop_map(|(bad, bytes, goes_on)| Op::Update { bad, bytes, goes_on }),
         6 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Events { bad, bytes }),
         4 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::SpecApplied { bad, bytes }),
         4 => (prop::bool::weighted(0.2), 0..60usize).prop_map(|(bad, bytes)| Op::Status { bad, bytes }),
@@ -98,6 +101,8 @@ struct World {
     // What the node sent while it could, and what came back.
     input_over: bool,
     durable_refs: Vec<FrameRef>,
+    /// The last good update.
+    told: Option<CommandUpdate>,
     answered_refs: Vec<FrameRef>,
     sections: BTreeSet<FrameRef>,
     heartbeats: VecDeque<u64>,
@@ -110,7 +115,9 @@ struct World {
     look_out: bool,
     hello_posted: bool,
     granted: bool,
-    with_writer: Option<Handed>,
+    with_writer: VecDeque<Handed>,
+    /// The last of those that are with the writer, if it is an update.
+    with_writer_last: Option<CommandUpdate>,
     closed_posted: usize,
     // The weight of specs: given, and told to have left.
     specs_given: usize,
@@ -139,6 +146,7 @@ impl World {
             hello_came: false,
             input_over: false,
             durable_refs: Vec::new(),
+            told: None,
             answered_refs: Vec::new(),
             sections: BTreeSet::new(),
             heartbeats: VecDeque::new(),
@@ -150,7 +158,8 @@ impl World {
             look_out: false,
             hello_posted: false,
             granted: false,
-            with_writer: None,
+            with_writer: VecDeque::new(),
+            with_writer_last: None,
             closed_posted: 0,
             specs_given: 0,
             specs_told: 0,
@@ -214,9 +223,19 @@ impl World {
                 let of = of.map(|of| list(&[("cpu", ["1", "2", "3"][usize::from(of)])])).unwrap_or_default();
                 (NodeFrame::Heartbeat(Heartbeat { sequence: frame_ref.0, inventory: of.into() }), 4)
             }
-            Op::Update { bad, bytes } => {
-                let mut update = update(frame_ref.0, CommandState::Running);
+            Op::Update { bad, bytes, goes_on } => {
+                let mut update = update(frame_ref.0, CommandState::Accepted);
+                if goes_on && let Some(told) = &self.told {
+                    update.id = told.id;
+                    update.state = match told.state {
+                        CommandState::Accepted => CommandState::Running,
+                        _ => CommandState::Succeeded,
+                    };
+                }
                 update.attempt.0 = u32::from(!bad);
+                if !bad {
+                    self.told = Some(update.clone());
+                }
                 (NodeFrame::CommandUpdate(update), bytes)
             }
             Op::Events { bad, bytes } => {
@@ -313,8 +332,8 @@ impl World {
                     inventory_wanted: Vec::new(),
                 }))
             }
-            Op::WriterAnswers { stored } if self.with_writer.is_some() => {
-                let frame = self.with_writer.take();
+            Op::WriterAnswers { stored } if !self.with_writer.is_empty() => {
+                let frame = self.with_writer.pop_front();
                 if stored && matches!(frame, Some(Handed::Events(_))) {
                     SessionNews::EventsStored { journal: journal(), acked: EventSeq(2), refused: None }
                 } else if stored && matches!(frame, Some(Handed::Status(_))) {
@@ -391,15 +410,15 @@ impl World {
             }
             ToWriter::Update(request) => {
                 assert!(self.granted, "1: the Hello is durable first");
-                self.see_durable(Handed::Update(request.update.frame_ref));
+                self.see_durable(Handed::Update(request.update.frame_ref), Some(&request.update));
             }
             ToWriter::Events(request) => {
                 assert!(self.granted, "1: the Hello is durable first");
-                self.see_durable(Handed::Events(request.batch.frame_ref));
+                self.see_durable(Handed::Events(request.batch.frame_ref), None);
             }
             ToWriter::SpecApplied(_) => {
                 assert!(self.granted, "1: the Hello is durable first");
-                self.see_durable(Handed::SpecApplied);
+                self.see_durable(Handed::SpecApplied, None);
             }
             ToWriter::SpecsSent { bytes, .. } => {
                 self.specs_told += *bytes;
@@ -408,7 +427,7 @@ impl World {
 
             ToWriter::Status(request) => {
                 assert!(self.granted, "1: the Hello is durable first");
-                self.see_durable(Handed::Status(request.status.frame_ref));
+                self.see_durable(Handed::Status(request.status.frame_ref), None);
             }
 
             ToWriter::Section(request) => {
@@ -432,9 +451,16 @@ impl World {
         assert!(self.hello_posted, "the Hello is first, but came {message:?}");
     }
 
-    fn see_durable(&mut self, handed: Handed) {
-        assert_eq!(self.with_writer, None, "2: one durable frame with the writer");
-        self.with_writer = Some(handed);
+    fn see_durable(&mut self, handed: Handed, update: Option<&CommandUpdate>) {
+        let goes_on = self.with_writer_last.as_ref().zip(update).is_some_and(|(before, update)| {
+            (before.id, before.attempt) == (update.id, update.attempt) && before.state < update.state
+        });
+        assert!(
+            self.with_writer.is_empty() || goes_on,
+            "2: one durable frame with the writer, not {handed:?}"
+        );
+        self.with_writer.push_back(handed);
+        self.with_writer_last = update.cloned();
         assert_eq!(self.to_hand.pop_front(), Some(handed), "3: in order of arrival");
     }
 

@@ -7,6 +7,7 @@
 mod certificates;
 mod draining;
 pub(super) mod events;
+mod headway;
 pub(super) mod inventory;
 mod specs;
 pub(super) mod statuses;
@@ -20,7 +21,9 @@ use uuid::Uuid;
 
 use super::*;
 use crate::command::CommandState;
-use crate::frame::{CancelCommand, CommandUpdate, Goodbye, Heartbeat, KnownCommand, LaneCapacity, Welcome};
+use crate::frame::{
+    CancelCommand, CommandUpdate, CreditChange, Goodbye, Heartbeat, KnownCommand, LaneCapacity, Welcome,
+};
 use crate::ids::{Attempt, CommandId, Credits, EventSeq, LaneSeq, SessionEpoch, ShardId};
 use crate::limits::{MAX_BAD_FRAMES_IN_A_ROW, MAX_LANE_CAPACITY, MAX_TEXT_BYTES};
 use crate::time::UnixMillis;

@@ -6,8 +6,8 @@
 //!
 //! 1. One batch is in flight; the next gathers meanwhile. A lone entry leaves at once.
 //! 2. A batch holds at most `batch_entries` entries, `batch_bytes` bytes (or one entry), the savepoints of
-//!    `hook_pace` (or one entry), and no two that exclude each other; of two that do, the earlier goes
-//!    first. An entry whose savepoints don't fit waits; those behind it that need none pass it.
+//!    `hook_pace` (or one entry), and no two that exclude each other, unless the later joins the one before it;
+//!    the earlier goes first. An entry whose savepoints don't fit waits; those behind it that need none pass it.
 //! 3. A batch that failed goes again before anything newer: whole after `Retry` and
 //!    `OutcomeUnknown`, in halves after `Rejected`, down to the one entry that is to blame.
 //! 4. What was forsaken by a fence is handed back with its outcome, marked so.
@@ -16,7 +16,7 @@
 //!    makes nothing but bad entries, all others lose one short job in two. All that a node has
 //!    waiting is in one line, in order of arrival.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::backoff::Backoff;
@@ -29,10 +29,16 @@ use crate::time::Moment;
 
 /// What can be group-committed.
 pub(super) trait Entry: Clone {
-    /// Entries with the same one never share a batch.
+    /// Entries with the same one share no batch, but for those that join one another.
     type Exclusive: Ord;
 
     fn exclusive(&self) -> Self::Exclusive;
+
+    /// Whether it may stand in one batch with the last entry before it that excludes it.
+    fn joins(&self, _earlier: &Self) -> bool {
+        false
+    }
+
     fn bytes(&self) -> usize;
 
     /// Savepoints that storing it takes.
@@ -123,7 +129,8 @@ impl<T: Entry> Line<T> {
     }
 
     fn gather(&mut self, most: Most) -> Vec<T> {
-        let mut taken = BTreeSet::new();
+        // With who may be joined; `None` where whoever comes next has to wait.
+        let mut taken: BTreeMap<T::Exclusive, Option<&T>> = BTreeMap::new();
         let mut tickets = Vec::new();
         let (mut bytes, mut savepoints) = (0_usize, 0);
         for (ticket, entry) in &self.waiting {
@@ -133,13 +140,20 @@ impl<T: Entry> Line<T> {
                 break;
             }
             let fits = tickets.is_empty() || savepoints + entry.savepoints() <= most.savepoints;
-            // What excludes the entry is asked even of one that does not fit: the later of two must not pass it.
-            if taken.insert(entry.exclusive()) && fits {
+            let exclusive = entry.exclusive();
+            let may_share = match taken.get(&exclusive) {
+                None => true,
+                Some(earlier) => earlier.is_some_and(|earlier| entry.joins(earlier)),
+            };
+            let goes = fits && may_share;
+            if goes {
                 savepoints += entry.savepoints();
                 tickets.push(*ticket);
             } else {
                 bytes -= entry.bytes();
             }
+            // One that waits is kept too: what it excludes must not pass it.
+            taken.insert(exclusive, goes.then_some(entry));
         }
         tickets.iter().filter_map(|ticket| self.waiting.remove(ticket)).collect()
     }
@@ -388,6 +402,7 @@ mod tests {
         bytes: usize,
         savepoints: usize,
         node: NodeId,
+        joins: bool,
     }
 
     impl Entry for Parcel {
@@ -398,6 +413,10 @@ mod tests {
         fn bytes(&self) -> usize {
             self.bytes
         }
+        fn joins(&self, _: &Self) -> bool {
+            self.joins
+        }
+
         fn savepoints(&self) -> usize {
             self.savepoints
         }
@@ -408,7 +427,8 @@ mod tests {
     }
 
     fn parcel(name: u32) -> Parcel {
-        Parcel { name, group: name, bytes: 1, savepoints: 0, node: node(&format!("node{name}")) }
+        let node = node(&format!("node{name}"));
+        Parcel { name, group: name, bytes: 1, savepoints: 0, node, joins: false }
     }
 
     fn of_node(name: u32, of: &str) -> Parcel {
@@ -472,6 +492,24 @@ mod tests {
             queue.handle_committed(slots);
         }
         assert!(queue.is_idle());
+    }
+
+    #[test]
+    fn entries_join_the_one_before_them_but_none_that_waits_for_another() {
+        let limits = limits(10, 1000);
+        let mut queue = GroupQueue::new();
+        // In group 0 all join. In group 1 the third would join the second, which waits.
+        for (name, group, joins) in
+            [(0, 0, false), (1, 1, false), (2, 0, true), (3, 1, false), (4, 1, true), (5, 0, true)]
+        {
+            queue.push(Parcel { group, joins, ..parcel(name) });
+        }
+        for expected in [vec![0, 1, 2, 5], vec![3, 4]] {
+            let batch = queue.poll_batch(&limits, at(0));
+            let slots = batch.as_ref().map_or(0, Vec::len);
+            assert_eq!(names(batch), expected);
+            queue.handle_committed(slots);
+        }
     }
 
     #[test]

@@ -42,6 +42,7 @@ enum Op {
     Close { session: usize },
     Enqueue { node: usize, poke: bool },
     Report { session: usize, end: bool },
+    ReportAll { session: usize },
     Emit { session: usize, count: u64 },
     SetSpec { node: usize, poke: bool },
     Answer { session: usize },
@@ -68,6 +69,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..8_usize).prop_map(|session| Op::Close { session }),
         4 => (0..NODES, any::<bool>()).prop_map(|(node, poke)| Op::Enqueue { node, poke }),
         5 => (0..8_usize, any::<bool>()).prop_map(|(session, end)| Op::Report { session, end }),
+        3 => (0..8_usize).prop_map(|session| Op::ReportAll { session }),
         3 => (0..8_usize, 1..6_u64).prop_map(|(session, count)| Op::Emit { session, count }),
         2 => (0..NODES, any::<bool>()).prop_map(|(node, poke)| Op::SetSpec { node, poke }),
         3 => (0..8_usize).prop_map(|session| Op::Answer { session }),
@@ -93,7 +95,8 @@ struct Row {
 struct Client {
     node: usize,
     granted: Option<SessionEpoch>,
-    waits: bool,
+    /// Durable frames that are not answered yet.
+    waits: usize,
     known: Vec<u128>,
     /// The generation of the spec that the session was sent, and whether the node has answered it.
     spec: u64,
@@ -189,7 +192,12 @@ impl World {
                     self.writer.handle_poke(Some(&node(&name(number))), self.now);
                 }
             }
-            Op::Report { session, end } => self.report(session, end),
+            Op::Report { session, end: false } => self.report(session, &[CommandState::Running]),
+            Op::Report { session, end: true } => self.report(session, &[CommandState::Succeeded]),
+            Op::ReportAll { session } => {
+                let life = [CommandState::Accepted, CommandState::Running, CommandState::Succeeded];
+                self.report(session, &life);
+            }
             Op::Emit { session, count } => self.emit(session, count),
             Op::SetSpec { node: number, poke } => {
                 self.specs[number].0 += 1;
@@ -239,37 +247,41 @@ impl World {
         }
     }
 
-    fn report(&mut self, session: usize, end: bool) {
+    /// A node tells these in one go: each leads to the next.
+    fn report(&mut self, session: usize, told: &[CommandState]) {
         let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
-        if client.waits || client.granted.is_none() {
+        if client.waits > 0 || client.granted.is_none() {
             return;
         }
         let Some(id) = client.known.first().copied() else { return };
-        if end {
+        if told.last().is_some_and(|state| state.is_terminal()) {
             client.known.remove(0);
         }
-        client.waits = true;
+        client.waits = told.len();
         let (key, reporter) = (*key, node(&name(client.node)));
-        let update = CommandUpdate {
-            frame_ref: FrameRef(1),
-            id: command_id(id),
-            attempt: Attempt(1),
-            state: if end { CommandState::Succeeded } else { CommandState::Running },
-            progress: None,
-            result: Bytes::from_static(b"r"),
-            error: None,
-            refusal: None,
-        };
-        self.post(ToWriter::Update(Box::new(UpdateRequest { key, node: reporter, update })));
+        for state in told {
+            let update = CommandUpdate {
+                frame_ref: FrameRef(1),
+                id: command_id(id),
+                attempt: Attempt(1),
+                state: *state,
+                progress: None,
+                result: Bytes::from_static(b"r"),
+                error: None,
+                refusal: None,
+            };
+            let request = UpdateRequest { key, node: reporter.clone(), update };
+            self.post(ToWriter::Update(Box::new(request)));
+        }
     }
 
     /// The node sends what was not acked to it, and some more.
     fn emit(&mut self, session: usize, count: u64) {
         let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
-        if client.waits || client.granted.is_none() {
+        if client.waits > 0 || client.granted.is_none() {
             return;
         }
-        client.waits = true;
+        client.waits = 1;
         let acked = self.acked[client.node];
         let (key, sender) = (*key, node(&name(client.node)));
         let batch = Arc::new(events_batch(acked + 1..acked + 1 + count));
@@ -279,10 +291,10 @@ impl World {
     /// The node answers the spec that it was sent.
     fn answer_spec(&mut self, session: usize) {
         let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
-        if client.waits || client.granted.is_none() || client.answered || client.spec == 0 {
+        if client.waits > 0 || client.granted.is_none() || client.answered || client.spec == 0 {
             return;
         }
-        client.waits = true;
+        client.waits = 1;
         client.answered = true;
         let (key, sender) = (*key, node(&name(client.node)));
         let answer = SpecAnswer {
@@ -298,10 +310,10 @@ impl World {
     /// The node tells something, which it may have told before.
     fn tell(&mut self, session: usize, id: u8) {
         let Some((key, client)) = self.clients.iter_mut().nth(session) else { return };
-        if client.waits || client.granted.is_none() {
+        if client.waits > 0 || client.granted.is_none() {
             return;
         }
-        client.waits = true;
+        client.waits = 1;
         let (key, sender) = (*key, node(&name(client.node)));
         let status =
             Status { frame_ref: FrameRef(1), id: id.to_string(), kind: "kind".into(), body: Bytes::new() };
@@ -381,10 +393,10 @@ impl World {
                 client.known.extend(granted.replays.iter().map(|command| command.id.0.as_u128()));
             }
             SessionNews::Stored { .. } | SessionNews::NotStored { .. } => {
-                assert!(std::mem::take(&mut client.waits), "an update is answered once");
+                client.waits = client.waits.checked_sub(1).expect("an update is answered once");
             }
             SessionNews::EventsStored { acked, .. } => {
-                assert!(std::mem::take(&mut client.waits), "a batch is answered once");
+                client.waits = client.waits.checked_sub(1).expect("a batch is answered once");
                 assert!(acked.0 <= self.journals[client.node].len() as u64, "no ack before the commit");
                 let known = &mut self.acked[client.node];
                 *known = (*known).max(acked.0);
@@ -687,7 +699,7 @@ impl World {
                 }
             }
             for session in 0..self.clients.len() {
-                self.report(session, true);
+                self.report(session, &[CommandState::Succeeded]);
                 self.answer_spec(session);
                 self.turn();
             }

@@ -28,7 +28,7 @@ struct Given {
 /// What is remembered of one session.
 #[derive(Debug, Default)]
 pub(super) struct Place {
-    /// What its Hello listed, until a look has brought all that it does not list.
+    /// What its Hello listed, and what it has answered since, until a look has brought all else.
     pub(super) listed: Option<Vec<SpecGeneration>>,
     given: BTreeMap<SpecName, Given>,
     on_the_way: usize,
@@ -150,6 +150,11 @@ impl Places {
         let Some(place) = self.places.get_mut(&key) else { return };
         if place.given.get(name).is_some_and(|given| given.generation <= generation) {
             place.given.remove(name);
+            // The look of its Hello goes on, and brings what is answered too: this one the node has.
+            if let Some(listed) = &mut place.listed {
+                listed.retain(|spec| spec.name != *name);
+                listed.push(SpecGeneration { name: name.clone(), generation });
+            }
         }
         self.drop_if_empty(key);
     }

@@ -12,6 +12,7 @@ mod hellos;
 mod inventory;
 mod specs;
 mod statuses;
+mod updates;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -3,17 +3,22 @@
 //! Looks at a job as the writer gives it, before any store sees it. Knows the bounds, and no machine.
 //!
 //! 1. A batch has at most `batch_entries` entries and `MAX_SAVEPOINTS` savepoints (or one entry).
-//! 2. No two entries of a batch depend on each other: one Hello of a node, one update of a command, one status of
-//!    an id, one body of a section, one answer of a spec.
+//! 2. No two entries of a batch depend on each other: one Hello of a node, one status of an id, one body of a
+//!    section, one answer of a spec; of a command one update, or more of one attempt that lead on: accepted,
+//!    running, an end, each once and in this order, and none but the last says more.
 //! 3. A pass asks for no lane twice and for no credit that the lane has not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gateway_core::hooks::HookedKinds;
+use gateway_core::ids::CommandId;
 use gateway_core::limits::{Limits, MAX_CLAIMS_PER_PASS, MAX_SAVEPOINTS};
+use gateway_core::seam::UpdateRequest;
 use gateway_core::store::{InventoryEntry, Job, PresenceEntry};
 
 use crate::check::must;
+
+use gateway_core::command::CommandState::{Accepted, Failed, Running, Succeeded};
 
 /// Checks a job that the writer gave.
 pub(crate) fn check_shape(job: &Job, limits: &Limits, hooked: &HookedKinds) {
@@ -23,7 +28,12 @@ pub(crate) fn check_shape(job: &Job, limits: &Limits, hooked: &HookedKinds) {
             entries.len()
         }
         Job::Updates { entries } => {
-            alone(job, entries.iter().map(|entry| entry.update.id));
+            let mut last: BTreeMap<CommandId, &UpdateRequest> = BTreeMap::new();
+            for entry in entries {
+                let before = last.insert(entry.update.id, entry);
+                let joins = before.is_none_or(|before| before.node == entry.node && leads(before, entry));
+                must("what excludes each other shares no batch", joins, || format!("{job:?}"));
+            }
             entries.len()
         }
         Job::Statuses { entries } => {
@@ -69,6 +79,18 @@ pub(crate) fn check_shape(job: &Job, limits: &Limits, hooked: &HookedKinds) {
         | Job::SpecsDue { .. } => 0,
     };
     must("a batch is bounded", entries <= limits.batch_entries, || format!("{entries} entries in {job:?}"));
+}
+
+/// Whether an update is no more than a step on the way to the other.
+fn leads(before: &UpdateRequest, then: &UpdateRequest) -> bool {
+    let (before, then) = (&before.update, &then.update);
+    let in_order = match before.state {
+        Accepted => matches!(then.state, Running | Succeeded | Failed),
+        Running => matches!(then.state, Succeeded | Failed),
+        _ => false,
+    };
+    let says_more = before.progress.is_some() || before.error.is_some() || before.refusal.is_some();
+    in_order && !says_more && before.attempt == then.attempt
 }
 
 fn alone<T: Ord>(job: &Job, keys: impl Iterator<Item = T>) {

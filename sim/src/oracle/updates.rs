@@ -5,7 +5,8 @@
 //! 1. A state goes forward, and an end stays; but an end that nobody was sent yields to a node that began.
 //! 2. A later attempt is news. An older one changes nothing, nor does another node's report.
 //! 3. A retryable refusal makes the next attempt, later, while attempts are left and nobody cancels.
-//! 4. A sweep expires what is pending past its time and was never given to a node, and ends sessions of the
+//! 4. Reports of one batch count in their order, each answered as if it had been stored alone.
+//! 5. A sweep expires what is pending past its time and was never given to a node, and ends sessions of the
 //!    dead alone, under the lead.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +56,16 @@ enum Verdict {
     TriedAgain,
 }
 
+impl Verdict {
+    /// How a row must be after a report that others of its batch follow, and so is no last word.
+    const fn leaves(&self, was: Row, update: &CommandUpdate) -> Row {
+        match self {
+            Self::Moves => Row { state: update.state, attempt: update.attempt, dispatched: true, ..was },
+            Self::Old | Self::Stays { .. } | Self::TriedAgain => was,
+        }
+    }
+}
+
 fn verdict(row: &Row, max_attempts: u32, update: &CommandUpdate) -> Verdict {
     if update.attempt < row.attempt {
         return Verdict::Old;
@@ -84,28 +95,34 @@ impl Oracle {
         now: UnixMillis,
     ) -> BTreeSet<CommandId> {
         let mut allowed = BTreeSet::new();
+        // What a row must have been between two reports of the batch.
+        let mut between: BTreeMap<CommandId, Row> = BTreeMap::new();
         must("an outcome for each entry", entries.len() == outcomes.len(), || format!("{outcomes:?}"));
-        for (UpdateRequest { node, update, .. }, outcome) in entries.iter().zip(outcomes) {
-            let row = before.get(&update.id).zip(store.commands().get(&update.id));
-            let Some((was, is)) = row.filter(|(_, row)| row.node == *node) else {
+        for (slot, (UpdateRequest { node, update, .. }, outcome)) in entries.iter().zip(outcomes).enumerate()
+        {
+            let was = between.get(&update.id).or(before.get(&update.id)).copied();
+            let row = was.zip(store.commands().get(&update.id));
+            let Some((was, row)) = row.filter(|(_, row)| row.node == *node) else {
                 let unknown = *outcome == UpdateOutcome::UnknownCommand;
                 must("another's command is unknown", unknown, || {
                     format!("{update:?} of {node}: {outcome:?}")
                 });
                 continue;
             };
+            let verdict = verdict(&was, row.max_attempts, update);
+            let is_followed = entries[slot + 1..].iter().any(|then| then.update.id == update.id);
+            let is = if is_followed { verdict.leaves(was, update) } else { Row::of(row) };
+            between.insert(update.id, is);
             self.reports.push((was.state, update.state));
             if !takes_credit(was.state) && takes_credit(is.state) {
                 self.foretold.insert(update.id);
             }
-            let verdict = verdict(was, is.max_attempts, update);
             let right = match &verdict {
-                Verdict::Old => Row::of(is) == *was,
-                Verdict::Stays { .. } => Row::of(is) == *was,
+                Verdict::Old | Verdict::Stays { .. } => is == was,
                 Verdict::Moves => {
                     (is.state, is.attempt, is.dispatched) == (update.state, update.attempt, true)
                 }
-                Verdict::TriedAgain => is_tried_again(is, update, now),
+                Verdict::TriedAgain => is_tried_again(row, update, now),
             };
             must("a report does to its row what it may", right, || {
                 format!("{was:?} to {is:?} by {update:?}")
@@ -113,10 +130,10 @@ impl Oracle {
             let answer = match verdict {
                 Verdict::Old => UpdateOutcome::OldAttempt { current: was.attempt },
                 Verdict::Stays { conflict } => {
-                    UpdateOutcome::Stored { state: is.state, lane: is.lane.clone(), conflict }
+                    UpdateOutcome::Stored { state: is.state, lane: row.lane.clone(), conflict }
                 }
                 Verdict::Moves | Verdict::TriedAgain => {
-                    UpdateOutcome::Stored { state: is.state, lane: is.lane.clone(), conflict: false }
+                    UpdateOutcome::Stored { state: is.state, lane: row.lane.clone(), conflict: false }
                 }
             };
             must("the answer to a report says what is stored", *outcome == answer, || {
@@ -124,9 +141,9 @@ impl Oracle {
             });
             if matches!(outcome, UpdateOutcome::Stored { .. }) {
                 self.reported.insert((node.clone(), update.id, update.attempt, update.state));
-                let ends = is_end(update.state) && is.state == update.state && *was != Row::of(is);
-                let kept = is.report.result.as_ref() == Some(&update.result);
-                must("a result is stored with its end", !ends || kept, || format!("{update:?} in {is:?}"));
+                let ends = is_end(update.state) && is.state == update.state && was != is;
+                let kept = row.report.result.as_ref() == Some(&update.result);
+                must("a result is stored with its end", !ends || kept, || format!("{update:?} in {row:?}"));
             }
             allowed.insert(update.id);
         }

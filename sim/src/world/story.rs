@@ -46,6 +46,8 @@ pub struct Story {
     pub superseded: u64,
     pub rejected: u64,
     pub conflicts: u64,
+    /// Updates that a store was given together with what they led to.
+    pub joined: u64,
     /// Events of journals that are stored, and how many of them are tombstones.
     pub journaled: u64,
     pub tombstones: u64,
@@ -74,6 +76,7 @@ impl Story {
             &mut self.superseded,
             &mut self.rejected,
             &mut self.conflicts,
+            &mut self.joined,
             &mut self.journaled,
             &mut self.tombstones,
             &mut self.sections,
@@ -92,6 +95,7 @@ impl Story {
             other.superseded,
             other.rejected,
             other.conflicts,
+            other.joined,
             other.journaled,
             other.tombstones,
             other.sections,

@@ -62,6 +62,10 @@ impl World {
     pub(super) fn commit(&mut self, job: &Job) -> Outcome {
         let now = self.clock();
         let outcome = self.store.commit(job, now);
+        if let Job::Updates { entries } = job {
+            let commands: BTreeSet<CommandId> = entries.iter().map(|entry| entry.update.id).collect();
+            self.story.joined += (entries.len() - commands.len()) as u64;
+        }
         if self.plan.told {
             super::tell(self.now, &(job, &outcome));
         }

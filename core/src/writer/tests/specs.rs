@@ -212,6 +212,23 @@ fn a_session_is_given_no_more_than_it_takes_and_goes_on_when_something_has_left(
 }
 
 #[test]
+fn what_is_answered_while_the_look_of_a_hello_goes_on_is_not_sent_again() {
+    let mut desk = Desk::with_specs(NEVER);
+    desk.enter("a", 1, 1, &[]);
+    assert_eq!(desk.look(), ["a has [], by its Hello"]);
+    let first = SpecsFound { specs: vec![spec("x", 1, 5), spec("y", 1, 5)], more: true };
+    assert_eq!(desk.found(vec![first]), ["1: specs x 1, y 1"]);
+    desk.post(answer(1, "x", 1));
+    assert!(matches!(desk.specs_job(), Some(Job::SpecsApplied { .. })));
+    desk.outcome(Outcome::SpecsApplied(Ok(vec![SpecAppliedOutcome::Stored])));
+    assert_eq!(desk.news(), ["1: stored"]);
+    assert_eq!(desk.look(), ["a has [x 1, y 1], by its Hello"]);
+    desk.found(vec![found(vec![spec("z", 1, 5)])]);
+    desk.writer.handle_specs_poke(Some(&node("a")), desk.now);
+    assert_eq!(desk.look(), ["a has [y 1, z 1]"], "the next look goes by what has no answer");
+}
+
+#[test]
 fn nodes_that_take_nothing_fill_the_room_of_all_only_for_a_while() {
     let mut desk = Desk::with_specs(NEVER);
     let each = MAX_SPEC_BYTES + SPEC_HEAD_BYTES;
