@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -217,8 +218,10 @@ fn page(query: &str) -> Result<(Option<SessionKey>, usize), &'static str> {
 
 pub(crate) async fn session(
     State(state): State<ApiState>,
-    Path(node): Path<String>,
+    node: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Refusal> {
+    let no_text = |_| Refusal::new(RefusalWord::InvalidArgument, "the node in the path is no UTF-8 text");
+    let Path(node) = node.map_err(no_text)?;
     match answered(state.desk.ask(DeskAsk::Session(node_id(&node)?))).await? {
         DeskAnswer::Sessions { sessions, .. } => {
             let heartbeats = state.shards.heartbeats(&sessions).await;
