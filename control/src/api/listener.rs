@@ -31,7 +31,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::refusal::{Refusal, RefusalWord};
 use super::streams::Streams;
-use super::{ApiConfig, ApiState, ApiTls, Caller, Shards, router, tls, tunnels, turned_away};
+use super::{ApiConfig, ApiState, ApiTls, Caller, Share, Shards, router, tls, tunnels, turned_away};
 use crate::socket::buffered;
 use crate::status::Status;
 use crate::strangers::Strangers;
@@ -131,9 +131,16 @@ struct Hall {
     clients: Arc<[String]>,
     router: Router,
     wire: Wire,
-    /// By the name that lets them in.
-    open: Vec<(String, AbortHandle)>,
+    open: Vec<Open>,
     away: Strangers,
+}
+
+/// A connection that has a place.
+struct Open {
+    /// The one that lets it in.
+    name: String,
+    share: Arc<Share>,
+    task: AbortHandle,
 }
 
 impl Hall {
@@ -141,13 +148,16 @@ impl Hall {
         let Guest { stream, chain, names } = guest;
         match self.place(&names) {
             Ok(name) => {
-                let router = self.router.clone().layer(axum::Extension(Caller { names }));
+                let mut of_name = self.open.iter().filter(|one| one.name == name);
+                let share = of_name.next().map_or_else(Arc::default, |one| Arc::clone(&one.share));
+                let caller = Caller { names, share: Arc::clone(&share) };
+                let router = self.router.clone().layer(axum::Extension(caller));
                 let (streams, tls, wire) = (Streams::new(CALL_WITHIN), self.tls.clone(), self.wire);
                 let task = tokio::spawn(async move {
                     let over = over(&streams, &chain, tls);
                     keep(stream, router, wire, &streams, over).await;
                 });
-                self.open.push((name, task.abort_handle()));
+                self.open.push(Open { name, share, task: task.abort_handle() });
             }
             Err(refusal) => {
                 let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ..self.wire };
@@ -170,8 +180,8 @@ impl Hall {
             return Err(Refusal::new(RefusalWord::Forbidden, why));
         }
         let name = name.cloned().unwrap_or_default();
-        self.open.retain(|(_, task)| !task.is_finished());
-        let of_one = self.open.iter().filter(|(known, _)| *known == name).count();
+        self.open.retain(|one| !one.task.is_finished());
+        let of_one = self.open.iter().filter(|one| one.name == name).count();
         if of_one >= MAX_OF_ONE || self.open.len() >= MAX_CONNECTIONS {
             let why =
                 "as many connections are open as may be: use those that are, each takes 256 calls at once";

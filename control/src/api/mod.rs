@@ -85,6 +85,19 @@ pub(crate) struct ApiState {
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) names: Arc<[String]>,
+    pub(crate) share: Arc<Share>,
+}
+
+/// What all connections of the name that lets them in may hold together, of what all names share.
+#[derive(Debug)]
+pub(crate) struct Share {
+    pub(crate) opens: Semaphore,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { opens: Semaphore::new(tunnels::MAX_UNSAID_OF_ONE) }
+    }
 }
 
 /// The calls, for callers that may have them answered.
