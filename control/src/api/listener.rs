@@ -44,6 +44,8 @@ const MAX_CONNECTIONS: usize = 128;
 const MAX_OF_ONE: usize = 96;
 const MAX_AWAY: usize = 32;
 const AWAY_WITHIN: Duration = Duration::from_secs(10);
+/// Once who is turned away has nothing open.
+const AWAY_AFTER: Duration = Duration::from_millis(50);
 const IDLE_FOR: Duration = Duration::from_secs(60);
 /// Longer than any open of a tunnel that fails, and than an answer need take to be read.
 const CALL_WITHIN: Duration = Duration::from_secs(120);
@@ -163,7 +165,12 @@ impl Hall {
                 let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ..self.wire };
                 self.away.admit(async move {
                     let streams = Streams::new(CALL_WITHIN);
-                    let answering = keep(stream, turned_away(refusal), wire, &streams, streams.first());
+                    // Its answer goes before the GOAWAY.
+                    let over = async {
+                        streams.first().await;
+                        streams.none_for(AWAY_AFTER).await;
+                    };
+                    let answering = keep(stream, turned_away(refusal), wire, &streams, over);
                     let _ = tokio::time::timeout(AWAY_WITHIN, answering).await;
                 });
             }
@@ -255,7 +262,7 @@ mod tests {
     use http::Request;
     use tokio::task::JoinHandle;
 
-    use super::super::streams;
+    use super::super::{calls, streams};
     use super::*;
     use crate::tunnel::Messages;
 
@@ -308,6 +315,37 @@ mod tests {
         assert!(!ended.is_finished(), "the tunnel is there");
         drop((tunnel, body));
         tokio::time::timeout(SOON, ended).await.expect("it ends with its tunnel").unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_whatever_it_says_is_answered_when_it_has_said_it() {
+        let refusal = || Refusal::new(RefusalWord::Forbidden, "it may not");
+        let calls = || {
+            let calls = Router::new().route("/call", get(|| async { "done" }));
+            calls.method_not_allowed_fallback(calls::wrong_method).fallback(calls::unknown)
+        };
+        for (router, path, status) in
+            [(turned_away(refusal()), "/call", 403), (calls(), "/call", 405), (calls(), "/none", 404)]
+        {
+            let (near, far) = tokio::io::duplex(64 << 10);
+            tokio::spawn(async move {
+                let streams = Streams::new(SOON);
+                let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
+                keep(far, router, wire, &streams, streams.none_for(SOON)).await;
+            });
+            let (requests, connection) = h2::client::handshake(near).await.unwrap();
+            tokio::spawn(connection);
+            let call = Request::post(format!("http://api{path}")).body(()).unwrap();
+            let (response, mut body) = requests.ready().await.unwrap().send_request(call, false).unwrap();
+            let mut response = pin!(response);
+            tokio::time::timeout(QUIET, response.as_mut()).await.expect_err("its body is on its way");
+            body.send_data(Bytes::from_static(b"{}"), true).unwrap();
+            let answer = tokio::time::timeout(SOON, response).await.expect("an answer").unwrap();
+            assert_eq!(answer.status(), status);
+            let mut said = answer.into_body();
+            assert!(said.data().await.unwrap().unwrap().starts_with(b"{"));
+            assert!(said.data().await.is_none());
+        }
     }
 
     #[tokio::test]

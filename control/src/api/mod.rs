@@ -29,7 +29,7 @@ use gateway_core::mail::Post;
 use gateway_core::seam::ToShard;
 use tokio::sync::{Semaphore, watch};
 
-use self::body::Bodies;
+use self::body::{Bodies, Passed};
 use crate::status::Status;
 use crate::tunnel::TunnelDoor;
 
@@ -103,8 +103,8 @@ impl Default for Share {
 /// The calls, for callers that may have them answered.
 pub(crate) fn router(state: ApiState) -> Router {
     Router::new()
-        .route("/v1/health", get(|State(state): State<ApiState>| async move { calls::health(&state.status) }))
-        .route("/metrics", get(|State(state): State<ApiState>| async move { calls::scrape(&state.status) }))
+        .route("/v1/health", get(async |State(state): State<ApiState>, _: Passed| calls::health(&state.status)))
+        .route("/metrics", get(async |State(state): State<ApiState>, _: Passed| calls::scrape(&state.status)))
         .route("/v1/dispatch", post(calls::dispatch))
         .route("/v1/specs", post(calls::specs))
         .route("/v1/cancel", post(calls::cancel))
@@ -123,5 +123,5 @@ pub(crate) fn router(state: ApiState) -> Router {
 
 /// What a caller is answered, whatever it asks, who may not call or finds no place.
 pub(crate) fn turned_away(refusal: Refusal) -> Router {
-    Router::new().fallback(|| async { refusal })
+    Router::new().fallback(|_: Passed| async { refusal })
 }
