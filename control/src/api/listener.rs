@@ -2,7 +2,8 @@
 //!
 //! Never looks into a request: what a call does is in `calls`. `streams` has what is open on a connection.
 //!
-//! 1. At most `MAX_HANDSHAKES` prove themselves at once, each within `HANDSHAKE_WITHIN`; one more ends the oldest.
+//! 1. Who proves itself does so within `HANDSHAKE_WITHIN`; `handshakes` has how many may at once. While none may begin,
+//!    nothing is accepted.
 //! 2. Only who may call gets a place: `MAX_CONNECTIONS` in all, `MAX_OF_ONE` of one name. Whoever may not, or finds
 //!    none, is answered why, once, and has `AWAY_WITHIN`; of those there are `MAX_AWAY`, and one more ends the oldest.
 //! 3. Each has at most `MAX_STREAMS` calls open, header lists of `MAX_HEADER_BYTES`, and what is sent to it waits in
@@ -21,14 +22,17 @@ use axum::Router;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use rustls::server::Acceptor;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::handshakes::{self, Handshakes, Peer};
 use super::refusal::{Refusal, RefusalWord};
 use super::streams::Streams;
 use super::{ApiConfig, ApiState, ApiTls, Caller, Share, Shards, router, tls, tunnels, turned_away};
@@ -37,7 +41,6 @@ use crate::status::Status;
 use crate::strangers::Strangers;
 use crate::tunnel::TunnelDoor;
 
-const MAX_HANDSHAKES: usize = 256;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 const MAX_CONNECTIONS: usize = 128;
 /// The others are left for whoever must drain or revoke while one service has gone wild.
@@ -75,19 +78,20 @@ pub(crate) async fn serve(
     let router = router(ApiState { status, desk, drain_within, shards, bodies, opens, tunnels });
     let wire = Wire { window_bytes, ping_every };
     let mut hall = Hall { tls, clients, router, wire, open: Vec::new(), away: Strangers::new(MAX_AWAY) };
-    let mut handshakes = Strangers::new(MAX_HANDSHAKES);
+    let (mut handshakes, mut waits) = (Handshakes::new(handshakes::PATIENCE), None);
     let (proved, mut guests) = mpsc::unbounded_channel();
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    let acceptor = TlsAcceptor::from(hall.tls.borrow().server_config());
-                    handshakes.admit(shake(stream, acceptor, proved.clone()));
-                }
+            accepted = listener.accept(), if waits.is_none() => match accepted {
+                Ok((stream, _)) => waits = Some(stream),
                 Err(error) => {
                     tracing::warn!(%error, "control: a connection of the API can't be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
+            },
+            () = handshakes.place(), if waits.is_some() => if let Some(stream) = waits.take() {
+                let (tls, proved) = (hall.tls.borrow().server_config(), proved.clone());
+                handshakes.begin(|peer| shake(stream, tls, peer, proved));
             },
             Some(guest) = guests.recv() => hall.take(guest),
         }
@@ -108,12 +112,19 @@ struct Guest {
     names: Arc<[String]>,
 }
 
-async fn shake(stream: TcpStream, acceptor: TlsAcceptor, proved: mpsc::UnboundedSender<Guest>) {
-    // Who can't prove itself ends its own connection and concerns nobody else; the alert has told it why.
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(buffered(stream))).await
-    else {
-        return;
+async fn shake(
+    stream: TcpStream,
+    tls: Arc<ServerConfig>,
+    peer: Peer,
+    proved: mpsc::UnboundedSender<Guest>,
+) {
+    let shaking = async {
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), buffered(stream)).await?;
+        peer.has_spoken();
+        begun.into_stream(tls).await
     };
+    // Who can't prove itself ends its own connection and concerns nobody else; the alert has told it why.
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_WITHIN, shaking).await else { return };
     let chain: Vec<_> = stream
         .get_ref()
         .1

@@ -1,7 +1,7 @@
 //! The control API: what services and operators ask of a gateway, over HTTP/2 with internal mTLS, in JSON.
 //!
-//! `listener` owns the connections, `streams` what is open on one, `tls` who may open one, `refusal` what is said where nothing was done,
-//! `body` what is taken of a request. What is asked of the writer goes over the `Desk`, which the gateway
+//! `listener` owns the connections, `handshakes` those that are not proved yet, `streams` what is open on one, `tls` who may
+//! open one, `refusal` what is said where nothing was done, `body` what is taken of a request. What is asked of the writer goes over the `Desk`, which the gateway
 //! brings along; health and metrics come from `Status`.
 //!
 //! 1. Every call but tunnels only hastens what happens anyway: nothing depends on this room.
@@ -11,6 +11,7 @@
 mod body;
 pub(crate) mod calls;
 mod desk;
+mod handshakes;
 mod listener;
 mod refusal;
 mod streams;
