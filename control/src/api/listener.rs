@@ -34,8 +34,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::handshakes::{self, Handshakes, Peer};
 use super::refusal::{Refusal, RefusalWord};
-use super::streams::Streams;
-use super::{ApiConfig, ApiState, ApiTls, Caller, Share, Shards, router, tls, tunnels, turned_away};
+use super::streams::{Patience, Streams};
+use super::{ApiConfig, ApiState, ApiTls, Caller, Shards, Share, answers, router, tls, tunnels, turned_away};
 use crate::socket::buffered;
 use crate::status::Status;
 use crate::strangers::Strangers;
@@ -50,8 +50,8 @@ const AWAY_WITHIN: Duration = Duration::from_secs(10);
 /// Once who is turned away has nothing open.
 const AWAY_AFTER: Duration = Duration::from_millis(50);
 const IDLE_FOR: Duration = Duration::from_secs(60);
-/// Longer than any open of a tunnel that fails, and than an answer need take to be read.
-const CALL_WITHIN: Duration = Duration::from_secs(120);
+/// A call may take longer than any open of a tunnel that fails.
+const PATIENCE: Patience = Patience { call: Duration::from_secs(120), taken: answers::TAKEN_WITHIN };
 const MAX_STREAMS: u32 = 256;
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// What a peer may send of one call before it is read, and what may wait to be sent to it, where the window of tunnels
@@ -74,8 +74,9 @@ pub(crate) async fn serve(
     let ApiConfig { tls, clients, drain_within, ping_every, desk, to_shards, started, .. } = config;
     let shards = Arc::new(Shards::new(to_shards, started));
     let window_bytes = tunnels.as_ref().map_or(0, TunnelDoor::window_bytes).max(LEAST_WINDOW_BYTES);
-    let (bodies, opens) = (Arc::default(), Arc::new(Semaphore::new(tunnels::MAX_UNSAID)));
-    let router = router(ApiState { status, desk, drain_within, shards, bodies, opens, tunnels });
+    let (bodies, answers) = (Arc::default(), Arc::default());
+    let opens = Arc::new(Semaphore::new(tunnels::MAX_UNSAID));
+    let router = router(ApiState { status, desk, drain_within, shards, bodies, answers, opens, tunnels });
     let wire = Wire { window_bytes, ping_every };
     let mut hall = Hall { tls, clients, router, wire, open: Vec::new(), away: Strangers::new(MAX_AWAY) };
     let (mut handshakes, mut waits) = (Handshakes::new(handshakes::PATIENCE), None);
@@ -112,12 +113,7 @@ struct Guest {
     names: Arc<[String]>,
 }
 
-async fn shake(
-    stream: TcpStream,
-    tls: Arc<ServerConfig>,
-    peer: Peer,
-    proved: mpsc::UnboundedSender<Guest>,
-) {
+async fn shake(stream: TcpStream, tls: Arc<ServerConfig>, peer: Peer, proved: mpsc::UnboundedSender<Guest>) {
     let shaking = async {
         let begun = LazyConfigAcceptor::new(Acceptor::default(), buffered(stream)).await?;
         peer.has_spoken();
@@ -165,7 +161,7 @@ impl Hall {
                 let share = of_name.next().map_or_else(Arc::default, |one| Arc::clone(&one.share));
                 let caller = Caller { names, share: Arc::clone(&share) };
                 let router = self.router.clone().layer(axum::Extension(caller));
-                let (streams, tls, wire) = (Streams::new(CALL_WITHIN), self.tls.clone(), self.wire);
+                let (streams, tls, wire) = (Streams::new(PATIENCE), self.tls.clone(), self.wire);
                 let task = tokio::spawn(async move {
                     let over = over(&streams, &chain, tls);
                     keep(stream, router, wire, &streams, over).await;
@@ -175,7 +171,7 @@ impl Hall {
             Err(refusal) => {
                 let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ..self.wire };
                 self.away.admit(async move {
-                    let streams = Streams::new(CALL_WITHIN);
+                    let streams = Streams::new(PATIENCE);
                     // Its answer goes before the GOAWAY.
                     let over = async {
                         streams.first().await;
@@ -244,7 +240,11 @@ where
         _ = connection.as_mut() => return,
     }
     connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+    tokio::select! {
+        _ = connection => {}
+        // HTTP/2 has something left of answers that nobody takes.
+        () = streams.none_for(answers::TAKEN_WITHIN) => {}
+    }
 }
 
 fn builder(streams: Streams, Wire { window_bytes, ping_every }: Wire) -> http2::Builder<Streams> {
@@ -266,6 +266,9 @@ fn builder(streams: Streams, Wire { window_bytes, ping_every }: Wire) -> http2::
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use axum::extract::State;
+    use axum::middleware::{self, Next};
+    use axum::response::Response;
     use axum::routing::{get, post};
     use bytes::Bytes;
     use gateway_core::tunnel::TunnelClose;
@@ -273,6 +276,7 @@ mod tests {
     use http::Request;
     use tokio::task::JoinHandle;
 
+    use super::super::answers::Answers;
     use super::super::{calls, streams};
     use super::*;
     use crate::tunnel::Messages;
@@ -293,7 +297,7 @@ mod tests {
             .route("/slow", get(std::future::pending::<&'static str>))
             .route("/tunnel", get(tunnel));
         tokio::spawn(async move {
-            let streams = Streams::new(QUIET / 2);
+            let streams = Streams::new(Patience { call: QUIET / 2, taken: QUIET / 2 });
             let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
             keep(far, router, wire, &streams, streams.none_for(QUIET)).await;
         });
@@ -328,6 +332,75 @@ mod tests {
         tokio::time::timeout(SOON, ended).await.expect("it ends with its tunnel").unwrap();
     }
 
+    fn of_long_answers(answers: &Arc<Answers>, bytes: usize) -> Router {
+        async fn bounded(
+            State(answers): State<Arc<Answers>>,
+            request: Request<Body>,
+            next: Next,
+        ) -> Response {
+            let answer = answers.held(next.run(request).await, None).await;
+            streams::answered();
+            answer
+        }
+        let bounded = middleware::from_fn_with_state(Arc::clone(answers), bounded);
+        Router::new().route("/long", get(async move || "x".repeat(bytes))).layer(bounded)
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_takes_is_let_go_of_and_its_room_comes_back() {
+        let answers = Arc::<Answers>::default();
+        for window_bytes in [0, 1, 20_000] {
+            let (near, far) = tokio::io::duplex(64 << 10);
+            let router = of_long_answers(&answers, 32 << 10);
+            tokio::spawn(async move {
+                let streams = Streams::new(Patience { call: SOON, taken: QUIET });
+                let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
+                keep(far, router, wire, &streams, streams.none_for(SOON)).await;
+            });
+            let (requests, connection) = h2::client::Builder::new()
+                .initial_window_size(window_bytes)
+                .handshake::<_, Bytes>(near)
+                .await
+                .unwrap();
+            tokio::spawn(connection);
+            let mut requests = requests.ready().await.unwrap();
+            let (response, _) = requests.send_request(request("/long"), true).unwrap();
+            let mut unread = response.await.unwrap().into_body();
+            assert!(answers.taken_bytes() > 0);
+            let mut end = Ok(());
+            while let (Ok(()), Some(said)) = (&end, unread.data().await) {
+                end = said.map(drop);
+            }
+            assert_eq!(end.expect_err("it is cut").reason(), Some(h2::Reason::CANCEL));
+            assert_eq!(answers.taken_bytes(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_comes_whole() {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let answers = Arc::<Answers>::default();
+        let router = of_long_answers(&answers, 300_000);
+        tokio::spawn(async move {
+            let streams = Streams::new(Patience { call: SOON, taken: SOON });
+            let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
+            keep(far, router, wire, &streams, streams.none_for(SOON)).await;
+        });
+        let (requests, connection) = h2::client::handshake(near).await.unwrap();
+        tokio::spawn(connection);
+        let mut requests = requests.ready().await.unwrap();
+        let (response, _) = requests.send_request(request("/long"), true).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.headers()["content-length"], "300000");
+        let (mut body, mut bytes) = (response.into_body(), 0);
+        while let Some(said) = body.data().await {
+            let said = said.unwrap();
+            bytes += said.len();
+            body.flow_control().release_capacity(said.len()).unwrap();
+        }
+        assert_eq!((bytes, answers.taken_bytes()), (300_000, 0));
+    }
+
     #[tokio::test]
     async fn who_is_refused_whatever_it_says_is_answered_when_it_has_said_it() {
         let refusal = || Refusal::new(RefusalWord::Forbidden, "it may not");
@@ -340,7 +413,7 @@ mod tests {
         {
             let (near, far) = tokio::io::duplex(64 << 10);
             tokio::spawn(async move {
-                let streams = Streams::new(SOON);
+                let streams = Streams::new(Patience { call: SOON, taken: SOON });
                 let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
                 keep(far, router, wire, &streams, streams.none_for(SOON)).await;
             });
@@ -373,7 +446,7 @@ mod tests {
         let router = Router::new().route("/read", post(read));
         tokio::spawn(async move {
             let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: QUIET };
-            let streams = Streams::new(SOON);
+            let streams = Streams::new(Patience { call: SOON, taken: SOON });
             keep(far, router, wire, &streams, streams.none_for(SOON)).await;
         });
         let (requests, mut connection) = h2::client::handshake(near).await.unwrap();
