@@ -39,6 +39,9 @@ pub use status::{
     ShardHealth, Status, SweepHealth, Unit, number, phase_label,
 };
 
+/// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
 /// What the thread needs.
 pub struct ControlConfig {
     /// A loopback address; port 0 takes a free one.
@@ -166,6 +169,8 @@ fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ListenError> {
     let bound = || {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
+        // The standard library lets 128 wait, which a storm fills between two looks.
+        rustix::net::listen(&listener, BACKLOG)?;
         let taken = listener.local_addr()?;
         Ok((listener, taken))
     };
@@ -213,5 +218,22 @@ fn pin(cpu: usize) {
     cpus.set(cpu);
     if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
         tracing::warn!(%error, cpu, "control: the thread can't be pinned and runs anywhere");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn hundreds_may_wait_to_be_accepted() {
+        let (_listener, address) = bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let waiting: Vec<_> = (0..400)
+            .map(|_| TcpStream::connect_timeout(&address, Duration::from_secs(5)).expect("it may wait"))
+            .collect();
+        assert_eq!(waiting.len(), 400);
     }
 }

@@ -258,6 +258,7 @@ async fn whoever_may_not_call_or_calls_wrong_is_told_why_in_json() {
         (Method::GET, "/v1/sessions?limit=501", "", is(400, "INVALID_ARGUMENT")),
         (Method::GET, "/v1/sessions?after=x", "", is(400, "INVALID_ARGUMENT")),
         (Method::GET, "/v1/sessions/unknown", "", is(404, "NOT_FOUND")),
+        (Method::GET, "/v1/sessions/%00%ff", "", is(400, "INVALID_ARGUMENT")),
     ] {
         assert_eq!(refused(&api, method, path, body).await, expected, "{path} {body}");
     }

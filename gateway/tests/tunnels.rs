@@ -73,6 +73,8 @@ async fn a_ticket_that_is_wrong_in_any_way_opens_nothing_and_a_good_one_opens_on
     let wish = |ticket: String| TunnelOpen { ticket, ..stage.wish("n1", "echo") };
     let spec = |spec: TicketSpec| mint.mint_as(&spec);
     let header = json!({ "alg": "ES256", "kid": "no-such-key" });
+    let mut later = claims(&good);
+    later["nbf"] = json!(later["iat"].as_f64().unwrap() + 20.0);
     let wrong: Vec<(&str, String, &str)> = vec![
         (
             "another audience",
@@ -91,6 +93,7 @@ async fn a_ticket_that_is_wrong_in_any_way_opens_nothing_and_a_good_one_opens_on
         ),
         ("too long", spec(TicketSpec { expires_in: 90.0, ..good.clone() }), "UNAUTHENTICATED"),
         ("of the future", spec(TicketSpec { issued_in: 20.0, ..good.clone() }), "UNAUTHENTICATED"),
+        ("good later", mint.mint_with(&key_header(&mint.mint(&id)), &later), "UNAUTHENTICATED"),
         ("an unknown key", mint.mint_with(&header, &claims(&good)), "UNAUTHENTICATED"),
         ("no key", mint.mint_with(&json!({ "alg": "ES256" }), &claims(&good)), "INVALID_ARGUMENT"),
         ("no algorithm", mint.mint_with(&json!({ "alg": "none" }), &claims(&good)), "INVALID_ARGUMENT"),

@@ -5,8 +5,11 @@
 //! 1. A body has at most `MAX_BODY_BYTES` and comes within `BODY_WITHIN`; no body is an empty document.
 //! 2. Bodies on their way take at most `FREE_BYTES` each and `BUDGET_BYTES` together beyond that. Whoever sends many that
 //!    never end finds the gateway busy; a short call, as all that stop and revoke something are, goes through beside them.
-//! 3. A field that nobody knows is an error: a caller who misspells one must learn it.
+//! 3. Who asks for nothing that has a body, or is refused whatever it says, is answered when its body has come, or is too long or
+//!    late: an answer before that ends with RST_STREAM, which many clients take for a failure.
+//! 4. A field that nobody knows is an error: a caller who misspells one must learn it.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
@@ -25,10 +28,34 @@ const MAX_BODY_BYTES: usize = 256 << 10;
 const FREE_BYTES: usize = 4 << 10;
 const BUDGET_BYTES: usize = 16 << 20;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// For a body that nobody reads.
+const PASSED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The document of a request's body.
 #[derive(Debug)]
 pub(crate) struct Asked<T>(pub(crate) T);
+
+/// A body that nobody reads has come, and is dropped.
+#[derive(Debug)]
+pub(crate) struct Passed;
+
+impl<S: Sync> FromRequest<S> for Passed {
+    type Rejection = Infallible;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Infallible> {
+        let (mut body, mut bytes) = (request.into_body(), 0);
+        let passing = async {
+            while bytes <= MAX_BODY_BYTES
+                && let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+            {
+                bytes += frame.data_ref().map_or(0, Bytes::len);
+            }
+        };
+        // What does not come in time is not waited for.
+        let _ = tokio::time::timeout(PASSED_WITHIN, passing).await;
+        Ok(Self)
+    }
+}
 
 /// What all bodies share that are on their way.
 #[derive(Debug)]
@@ -119,7 +146,6 @@ fn misfit(told: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::task::{Context, Poll};
 
     use hyper::body::Frame;

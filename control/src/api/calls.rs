@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -20,7 +21,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::body::Asked;
+use super::body::{Asked, Passed};
 use super::desk::{answered, refused};
 use super::refusal::{Refusal, RefusalWord};
 use super::{ApiState, Caller};
@@ -79,11 +80,11 @@ pub(crate) fn scrape(status: &Arc<dyn Status>) -> Response {
     ([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], metrics::text(status)).into_response()
 }
 
-pub(crate) async fn unknown() -> Refusal {
+pub(crate) async fn unknown(_: Passed) -> Refusal {
     Refusal::new(RefusalWord::NotFound, "there is no such call; the README lists them under \"Control API\"")
 }
 
-pub(crate) async fn wrong_method() -> Refusal {
+pub(crate) async fn wrong_method(_: Passed) -> Refusal {
     Refusal::new(RefusalWord::WrongMethod, "this call has another method: what does something is a POST")
 }
 
@@ -183,6 +184,7 @@ pub(crate) async fn reload_tls(
 pub(crate) async fn sessions(
     State(state): State<ApiState>,
     RawQuery(query): RawQuery,
+    _: Passed,
 ) -> Result<Json<Value>, Refusal> {
     let (after, at_most) = page(query.as_deref().unwrap_or_default())
         .map_err(|sentence| Refusal::new(RefusalWord::InvalidArgument, sentence))?;
@@ -217,8 +219,11 @@ fn page(query: &str) -> Result<(Option<SessionKey>, usize), &'static str> {
 
 pub(crate) async fn session(
     State(state): State<ApiState>,
-    Path(node): Path<String>,
+    node: Result<Path<String>, PathRejection>,
+    _: Passed,
 ) -> Result<Json<Value>, Refusal> {
+    let no_text = |_| Refusal::new(RefusalWord::InvalidArgument, "the node in the path is no UTF-8 text");
+    let Path(node) = node.map_err(no_text)?;
     match answered(state.desk.ask(DeskAsk::Session(node_id(&node)?))).await? {
         DeskAnswer::Sessions { sessions, .. } => {
             let heartbeats = state.shards.heartbeats(&sessions).await;

@@ -2,7 +2,8 @@
 //!
 //! Never looks into a request: what a call does is in `calls`. `streams` has what is open on a connection.
 //!
-//! 1. At most `MAX_HANDSHAKES` prove themselves at once, each within `HANDSHAKE_WITHIN`; one more ends the oldest.
+//! 1. Who proves itself does so within `HANDSHAKE_WITHIN`; `handshakes` has how many may at once. While none may begin,
+//!    nothing is accepted.
 //! 2. Only who may call gets a place: `MAX_CONNECTIONS` in all, `MAX_OF_ONE` of one name. Whoever may not, or finds
 //!    none, is answered why, once, and has `AWAY_WITHIN`; of those there are `MAX_AWAY`, and one more ends the oldest.
 //! 3. Each has at most `MAX_STREAMS` calls open, header lists of `MAX_HEADER_BYTES`, and what is sent to it waits in
@@ -21,32 +22,36 @@ use axum::Router;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use rustls::server::Acceptor;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::handshakes::{self, Handshakes, Peer};
 use super::refusal::{Refusal, RefusalWord};
-use super::streams::Streams;
-use super::{ApiConfig, ApiState, ApiTls, Caller, Shards, router, tls, tunnels, turned_away};
+use super::streams::{Patience, Streams};
+use super::{ApiConfig, ApiState, ApiTls, Caller, Shards, Share, answers, router, tls, tunnels, turned_away};
 use crate::socket::buffered;
 use crate::status::Status;
 use crate::strangers::Strangers;
 use crate::tunnel::TunnelDoor;
 
-const MAX_HANDSHAKES: usize = 256;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 const MAX_CONNECTIONS: usize = 128;
 /// The others are left for whoever must drain or revoke while one service has gone wild.
 const MAX_OF_ONE: usize = 96;
 const MAX_AWAY: usize = 32;
 const AWAY_WITHIN: Duration = Duration::from_secs(10);
+/// Once who is turned away has nothing open.
+const AWAY_AFTER: Duration = Duration::from_millis(50);
 const IDLE_FOR: Duration = Duration::from_secs(60);
-/// Longer than any open of a tunnel that fails, and than an answer need take to be read.
-const CALL_WITHIN: Duration = Duration::from_secs(120);
+/// A call may take longer than any open of a tunnel that fails.
+const PATIENCE: Patience = Patience { call: Duration::from_secs(120), taken: answers::TAKEN_WITHIN };
 const MAX_STREAMS: u32 = 256;
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// What a peer may send of one call before it is read, and what may wait to be sent to it, where the window of tunnels
@@ -69,23 +74,25 @@ pub(crate) async fn serve(
     let ApiConfig { tls, clients, drain_within, ping_every, desk, to_shards, started, .. } = config;
     let shards = Arc::new(Shards::new(to_shards, started));
     let window_bytes = tunnels.as_ref().map_or(0, TunnelDoor::window_bytes).max(LEAST_WINDOW_BYTES);
-    let (bodies, opens) = (Arc::default(), Arc::new(Semaphore::new(tunnels::MAX_UNSAID)));
-    let router = router(ApiState { status, desk, drain_within, shards, bodies, opens, tunnels });
+    let (bodies, answers) = (Arc::default(), Arc::default());
+    let opens = Arc::new(Semaphore::new(tunnels::MAX_UNSAID));
+    let router = router(ApiState { status, desk, drain_within, shards, bodies, answers, opens, tunnels });
     let wire = Wire { window_bytes, ping_every };
     let mut hall = Hall { tls, clients, router, wire, open: Vec::new(), away: Strangers::new(MAX_AWAY) };
-    let mut handshakes = Strangers::new(MAX_HANDSHAKES);
+    let (mut handshakes, mut waits) = (Handshakes::new(handshakes::PATIENCE), None);
     let (proved, mut guests) = mpsc::unbounded_channel();
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    let acceptor = TlsAcceptor::from(hall.tls.borrow().server_config());
-                    handshakes.admit(shake(stream, acceptor, proved.clone()));
-                }
+            accepted = listener.accept(), if waits.is_none() => match accepted {
+                Ok((stream, _)) => waits = Some(stream),
                 Err(error) => {
                     tracing::warn!(%error, "control: a connection of the API can't be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
+            },
+            () = handshakes.place(), if waits.is_some() => if let Some(stream) = waits.take() {
+                let (tls, proved) = (hall.tls.borrow().server_config(), proved.clone());
+                handshakes.begin(|peer| shake(stream, tls, peer, proved));
             },
             Some(guest) = guests.recv() => hall.take(guest),
         }
@@ -106,12 +113,14 @@ struct Guest {
     names: Arc<[String]>,
 }
 
-async fn shake(stream: TcpStream, acceptor: TlsAcceptor, proved: mpsc::UnboundedSender<Guest>) {
-    // Who can't prove itself ends its own connection and concerns nobody else; the alert has told it why.
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(buffered(stream))).await
-    else {
-        return;
+async fn shake(stream: TcpStream, tls: Arc<ServerConfig>, peer: Peer, proved: mpsc::UnboundedSender<Guest>) {
+    let shaking = async {
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), buffered(stream)).await?;
+        peer.has_spoken();
+        begun.into_stream(tls).await
     };
+    // Who can't prove itself ends its own connection and concerns nobody else; the alert has told it why.
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_WITHIN, shaking).await else { return };
     let chain: Vec<_> = stream
         .get_ref()
         .1
@@ -131,9 +140,16 @@ struct Hall {
     clients: Arc<[String]>,
     router: Router,
     wire: Wire,
-    /// By the name that lets them in.
-    open: Vec<(String, AbortHandle)>,
+    open: Vec<Open>,
     away: Strangers,
+}
+
+/// A connection that has a place.
+struct Open {
+    /// The one that lets it in.
+    name: String,
+    share: Arc<Share>,
+    task: AbortHandle,
 }
 
 impl Hall {
@@ -141,19 +157,27 @@ impl Hall {
         let Guest { stream, chain, names } = guest;
         match self.place(&names) {
             Ok(name) => {
-                let router = self.router.clone().layer(axum::Extension(Caller { names }));
-                let (streams, tls, wire) = (Streams::new(CALL_WITHIN), self.tls.clone(), self.wire);
+                let mut of_name = self.open.iter().filter(|one| one.name == name);
+                let share = of_name.next().map_or_else(Arc::default, |one| Arc::clone(&one.share));
+                let caller = Caller { names, share: Arc::clone(&share) };
+                let router = self.router.clone().layer(axum::Extension(caller));
+                let (streams, tls, wire) = (Streams::new(PATIENCE), self.tls.clone(), self.wire);
                 let task = tokio::spawn(async move {
                     let over = over(&streams, &chain, tls);
                     keep(stream, router, wire, &streams, over).await;
                 });
-                self.open.push((name, task.abort_handle()));
+                self.open.push(Open { name, share, task: task.abort_handle() });
             }
             Err(refusal) => {
                 let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ..self.wire };
                 self.away.admit(async move {
-                    let streams = Streams::new(CALL_WITHIN);
-                    let answering = keep(stream, turned_away(refusal), wire, &streams, streams.first());
+                    let streams = Streams::new(PATIENCE);
+                    // Its answer goes before the GOAWAY.
+                    let over = async {
+                        streams.first().await;
+                        streams.none_for(AWAY_AFTER).await;
+                    };
+                    let answering = keep(stream, turned_away(refusal), wire, &streams, over);
                     let _ = tokio::time::timeout(AWAY_WITHIN, answering).await;
                 });
             }
@@ -170,8 +194,8 @@ impl Hall {
             return Err(Refusal::new(RefusalWord::Forbidden, why));
         }
         let name = name.cloned().unwrap_or_default();
-        self.open.retain(|(_, task)| !task.is_finished());
-        let of_one = self.open.iter().filter(|(known, _)| *known == name).count();
+        self.open.retain(|one| !one.task.is_finished());
+        let of_one = self.open.iter().filter(|one| one.name == name).count();
         if of_one >= MAX_OF_ONE || self.open.len() >= MAX_CONNECTIONS {
             let why =
                 "as many connections are open as may be: use those that are, each takes 256 calls at once";
@@ -216,7 +240,11 @@ where
         _ = connection.as_mut() => return,
     }
     connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+    tokio::select! {
+        _ = connection => {}
+        // HTTP/2 has something left of answers that nobody takes.
+        () = streams.none_for(answers::TAKEN_WITHIN) => {}
+    }
 }
 
 fn builder(streams: Streams, Wire { window_bytes, ping_every }: Wire) -> http2::Builder<Streams> {
@@ -238,6 +266,9 @@ fn builder(streams: Streams, Wire { window_bytes, ping_every }: Wire) -> http2::
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use axum::extract::State;
+    use axum::middleware::{self, Next};
+    use axum::response::Response;
     use axum::routing::{get, post};
     use bytes::Bytes;
     use gateway_core::tunnel::TunnelClose;
@@ -245,7 +276,8 @@ mod tests {
     use http::Request;
     use tokio::task::JoinHandle;
 
-    use super::super::streams;
+    use super::super::answers::Answers;
+    use super::super::{calls, streams};
     use super::*;
     use crate::tunnel::Messages;
 
@@ -265,7 +297,7 @@ mod tests {
             .route("/slow", get(std::future::pending::<&'static str>))
             .route("/tunnel", get(tunnel));
         tokio::spawn(async move {
-            let streams = Streams::new(QUIET / 2);
+            let streams = Streams::new(Patience { call: QUIET / 2, taken: QUIET / 2 });
             let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
             keep(far, router, wire, &streams, streams.none_for(QUIET)).await;
         });
@@ -300,6 +332,106 @@ mod tests {
         tokio::time::timeout(SOON, ended).await.expect("it ends with its tunnel").unwrap();
     }
 
+    fn of_long_answers(answers: &Arc<Answers>, bytes: usize) -> Router {
+        async fn bounded(
+            State(answers): State<Arc<Answers>>,
+            request: Request<Body>,
+            next: Next,
+        ) -> Response {
+            let answer = answers.held(next.run(request).await, None).await;
+            streams::answered();
+            answer
+        }
+        let bounded = middleware::from_fn_with_state(Arc::clone(answers), bounded);
+        Router::new().route("/long", get(async move || "x".repeat(bytes))).layer(bounded)
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_takes_is_let_go_of_and_its_room_comes_back() {
+        let answers = Arc::<Answers>::default();
+        for window_bytes in [0, 1, 20_000] {
+            let (near, far) = tokio::io::duplex(64 << 10);
+            let router = of_long_answers(&answers, 32 << 10);
+            tokio::spawn(async move {
+                let streams = Streams::new(Patience { call: SOON, taken: QUIET });
+                let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
+                keep(far, router, wire, &streams, streams.none_for(SOON)).await;
+            });
+            let (requests, connection) = h2::client::Builder::new()
+                .initial_window_size(window_bytes)
+                .handshake::<_, Bytes>(near)
+                .await
+                .unwrap();
+            tokio::spawn(connection);
+            let mut requests = requests.ready().await.unwrap();
+            let (response, _) = requests.send_request(request("/long"), true).unwrap();
+            let mut unread = response.await.unwrap().into_body();
+            assert!(answers.taken_bytes() > 0);
+            let mut end = Ok(());
+            while let (Ok(()), Some(said)) = (&end, unread.data().await) {
+                end = said.map(drop);
+            }
+            assert_eq!(end.expect_err("it is cut").reason(), Some(h2::Reason::CANCEL));
+            assert_eq!(answers.taken_bytes(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_comes_whole() {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let answers = Arc::<Answers>::default();
+        let router = of_long_answers(&answers, 300_000);
+        tokio::spawn(async move {
+            let streams = Streams::new(Patience { call: SOON, taken: SOON });
+            let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
+            keep(far, router, wire, &streams, streams.none_for(SOON)).await;
+        });
+        let (requests, connection) = h2::client::handshake(near).await.unwrap();
+        tokio::spawn(connection);
+        let mut requests = requests.ready().await.unwrap();
+        let (response, _) = requests.send_request(request("/long"), true).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.headers()["content-length"], "300000");
+        let (mut body, mut bytes) = (response.into_body(), 0);
+        while let Some(said) = body.data().await {
+            let said = said.unwrap();
+            bytes += said.len();
+            body.flow_control().release_capacity(said.len()).unwrap();
+        }
+        assert_eq!((bytes, answers.taken_bytes()), (300_000, 0));
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_whatever_it_says_is_answered_when_it_has_said_it() {
+        let refusal = || Refusal::new(RefusalWord::Forbidden, "it may not");
+        let calls = || {
+            let calls = Router::new().route("/call", get(|| async { "done" }));
+            calls.method_not_allowed_fallback(calls::wrong_method).fallback(calls::unknown)
+        };
+        for (router, path, status) in
+            [(turned_away(refusal()), "/call", 403), (calls(), "/call", 405), (calls(), "/none", 404)]
+        {
+            let (near, far) = tokio::io::duplex(64 << 10);
+            tokio::spawn(async move {
+                let streams = Streams::new(Patience { call: SOON, taken: SOON });
+                let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
+                keep(far, router, wire, &streams, streams.none_for(SOON)).await;
+            });
+            let (requests, connection) = h2::client::handshake(near).await.unwrap();
+            tokio::spawn(connection);
+            let call = Request::post(format!("http://api{path}")).body(()).unwrap();
+            let (response, mut body) = requests.ready().await.unwrap().send_request(call, false).unwrap();
+            let mut response = pin!(response);
+            tokio::time::timeout(QUIET, response.as_mut()).await.expect_err("its body is on its way");
+            body.send_data(Bytes::from_static(b"{}"), true).unwrap();
+            let answer = tokio::time::timeout(SOON, response).await.expect("an answer").unwrap();
+            assert_eq!(answer.status(), status);
+            let mut said = answer.into_body();
+            assert!(said.data().await.unwrap().unwrap().starts_with(b"{"));
+            assert!(said.data().await.is_none());
+        }
+    }
+
     #[tokio::test]
     async fn a_peer_that_answers_no_ping_is_cut_and_what_it_was_saying_is_not_taken_for_the_whole() {
         let (near, far) = tokio::io::duplex(64 << 10);
@@ -314,7 +446,7 @@ mod tests {
         let router = Router::new().route("/read", post(read));
         tokio::spawn(async move {
             let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: QUIET };
-            let streams = Streams::new(SOON);
+            let streams = Streams::new(Patience { call: SOON, taken: SOON });
             keep(far, router, wire, &streams, streams.none_for(SOON)).await;
         });
         let (requests, mut connection) = h2::client::handshake(near).await.unwrap();

@@ -1,16 +1,19 @@
 //! The control API: what services and operators ask of a gateway, over HTTP/2 with internal mTLS, in JSON.
 //!
-//! `listener` owns the connections, `streams` what is open on one, `tls` who may open one, `refusal` what is said where nothing was done,
-//! `body` what is taken of a request. What is asked of the writer goes over the `Desk`, which the gateway
+//! `listener` owns the connections, `handshakes` those that are not proved yet, `streams` what is open on one, `tls` who may
+//! open one, `refusal` what is said where nothing was done, `body` what is taken of a request,
+//! `answers` how much may wait of what is answered. What is asked of the writer goes over the `Desk`, which the gateway
 //! brings along; health and metrics come from `Status`.
 //!
 //! 1. Every call but tunnels only hastens what happens anyway: nothing depends on this room.
 //! 2. An answer is JSON, and says what was done; where nothing was, `{"error", "code"}` with a fitting status.
 //! 3. No call waits for another thread longer than `ANSWERED_WITHIN`.
 
+mod answers;
 mod body;
 pub(crate) mod calls;
 mod desk;
+mod handshakes;
 mod listener;
 mod refusal;
 mod streams;
@@ -22,14 +25,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
+use axum::{Router, middleware};
 use gateway_core::mail::Post;
 use gateway_core::seam::ToShard;
 use tokio::sync::{Semaphore, watch};
 
-use self::body::Bodies;
+use self::answers::Answers;
+use self::body::{Bodies, Passed};
 use crate::status::Status;
 use crate::tunnel::TunnelDoor;
 
@@ -75,6 +79,7 @@ pub(crate) struct ApiState {
     pub(crate) drain_within: Duration,
     pub(crate) shards: Arc<Shards>,
     pub(crate) bodies: Arc<Bodies>,
+    pub(crate) answers: Arc<Answers>,
     /// For callers who have not said yet which tunnel they want.
     pub(crate) opens: Arc<Semaphore>,
     /// `None` where no tunnels are offered.
@@ -85,13 +90,33 @@ pub(crate) struct ApiState {
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) names: Arc<[String]>,
+    pub(crate) share: Arc<Share>,
+}
+
+/// What all connections of the name that lets them in may hold together, of what all names share.
+#[derive(Debug)]
+pub(crate) struct Share {
+    pub(crate) opens: Semaphore,
+    pub(crate) answers: Arc<Semaphore>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self {
+            opens: Semaphore::new(tunnels::MAX_UNSAID_OF_ONE),
+            answers: Arc::new(Semaphore::new(answers::OF_ONE_BYTES)),
+        }
+    }
 }
 
 /// The calls, for callers that may have them answered.
 pub(crate) fn router(state: ApiState) -> Router {
     Router::new()
-        .route("/v1/health", get(|State(state): State<ApiState>| async move { calls::health(&state.status) }))
-        .route("/metrics", get(|State(state): State<ApiState>| async move { calls::scrape(&state.status) }))
+        .route(
+            "/v1/health",
+            get(async |State(state): State<ApiState>, _: Passed| calls::health(&state.status)),
+        )
+        .route("/metrics", get(async |State(state): State<ApiState>, _: Passed| calls::scrape(&state.status)))
         .route("/v1/dispatch", post(calls::dispatch))
         .route("/v1/specs", post(calls::specs))
         .route("/v1/cancel", post(calls::cancel))
@@ -105,10 +130,11 @@ pub(crate) fn router(state: ApiState) -> Router {
         .route("/v1/sessions/{*node}", get(calls::session))
         .method_not_allowed_fallback(calls::wrong_method)
         .fallback(calls::unknown)
+        .layer(middleware::from_fn_with_state(state.clone(), answers::bounded))
         .with_state(state)
 }
 
 /// What a caller is answered, whatever it asks, who may not call or finds no place.
 pub(crate) fn turned_away(refusal: Refusal) -> Router {
-    Router::new().fallback(|| async { refusal })
+    Router::new().fallback(|_: Passed| async { refusal })
 }

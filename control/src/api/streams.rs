@@ -3,7 +3,8 @@
 //! hyper runs a stream as one future, from its request until its answer is sent; these are the tasks that it
 //! runs them as. What is asked and answered is no concern of this file.
 //!
-//! 1. A call is over `call_within` after its request came, whether or not its peer has read the answer.
+//! 1. A call is over `Patience::call` after its request came, and `Patience::taken` after its answer stood, whether or not its
+//!    peer has read that.
 //! 2. A tunnel's stream lasts until it has ended by itself, or is let go of through its `StreamEnd`.
 //! 3. A stream that is over has reset itself and holds nothing more.
 
@@ -22,6 +23,7 @@ tokio::task_local! {
 #[derive(Debug, Default)]
 pub(crate) struct StreamEnd {
     is_tunnel: AtomicBool,
+    answered: Notify,
     over: Notify,
 }
 
@@ -31,9 +33,17 @@ impl StreamEnd {
         self.over.notify_one();
     }
 
-    async fn reached(&self, call_within: Duration) {
-        let is_called_off = tokio::time::timeout(call_within, self.over.notified()).await.is_ok();
-        if !is_called_off && self.is_tunnel.load(Relaxed) {
+    async fn reached(&self, patience: Patience) {
+        let late = async {
+            if tokio::time::timeout(patience.call, self.answered.notified()).await.is_ok() {
+                tokio::time::sleep(patience.taken).await;
+            }
+        };
+        tokio::select! {
+            () = self.over.notified() => return,
+            () = late => {}
+        }
+        if self.is_tunnel.load(Relaxed) {
             self.over.notified().await;
         }
     }
@@ -46,16 +56,30 @@ pub(crate) fn of_tunnel() -> Option<Arc<StreamEnd>> {
     Some(end)
 }
 
+/// The answer of this call stands. Nothing outside of any.
+pub(crate) fn answered() {
+    let _ = STREAM.try_with(|end| end.answered.notify_one());
+}
+
+/// How long calls may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// From the request to the answer.
+    pub(crate) call: Duration,
+    /// From the answer until it is taken.
+    pub(crate) taken: Duration,
+}
+
 /// The streams of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Streams {
     open: watch::Sender<usize>,
-    call_within: Duration,
+    patience: Patience,
 }
 
 impl Streams {
-    pub(crate) fn new(call_within: Duration) -> Self {
-        Self { open: watch::Sender::new(0), call_within }
+    pub(crate) fn new(patience: Patience) -> Self {
+        Self { open: watch::Sender::new(0), patience }
     }
 
     /// Resolves when a stream has come.
@@ -84,12 +108,12 @@ where
     fn execute(&self, stream: F) {
         self.open.send_modify(|open| *open += 1);
         let (open, end) = (Open(self.open.clone()), Arc::new(StreamEnd::default()));
-        let call_within = self.call_within;
+        let patience = self.patience;
         drop(tokio::spawn(STREAM.scope(Arc::clone(&end), async move {
             let _open = open;
             tokio::select! {
                 () = stream => {}
-                () = end.reached(call_within) => {}
+                () = end.reached(patience) => {}
             }
         })));
     }

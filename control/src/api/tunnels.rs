@@ -4,32 +4,35 @@
 //! The messages stand in `proto/proto/gateway/control/v1/control.proto`.
 //!
 //! 1. The answer begins when the node has joined, or is a JSON refusal with a fitting status.
-//! 2. The first message must come within `FIRST_WITHIN`; at most `MAX_UNSAID` are waited for.
+//! 2. The first message must come within `FIRST_WITHIN`; at most `MAX_UNSAID` are waited for, and of one name
+//!    `MAX_UNSAID_OF_ONE`: one that has gone wild leaves places to others.
 //! 3. What a caller does not take of a tunnel that is over for `taken_within` is let go of.
 //! 4. A caller that goes away before takes its open back.
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use gateway_core::ids::NodeId;
 use gateway_core::tunnel::{TunnelBound, TunnelClose, TunnelCode, TunnelId};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::ApiState;
 use super::body::Asked;
 use super::refusal::{Refusal, RefusalWord};
 use super::streams;
+use super::{ApiState, Caller, Share};
 use crate::tunnel::{CloseWish, Messages, Wanted, broken, wanted};
 
 /// How long a caller may take to say what it wants.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
 /// A first message is far below 64 KiB.
 pub(crate) const MAX_UNSAID: usize = 512;
+pub(crate) const MAX_UNSAID_OF_ONE: usize = 384;
 /// The header that names a tunnel which was opened.
 const TUNNEL_ID: &str = "gateway-tunnel-id";
 const MEDIA_TYPE: &str = "application/grpc+proto";
@@ -67,11 +70,14 @@ impl IntoResponse for NotOpened {
     }
 }
 
-pub(crate) async fn open(State(state): State<ApiState>, request: Request) -> Result<Response, NotOpened> {
+pub(crate) async fn open(
+    State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response, NotOpened> {
     let door = state.tunnels.ok_or(NotOpened(TunnelClose::NotOffered))?;
     let mut messages = Messages::of(request.into_body());
-    let full = |_| NotOpened(TunnelClose::Full(TunnelBound::Gateway));
-    let unsaid = state.opens.try_acquire().map_err(full)?;
+    let unsaid = unsaid(&state.opens, &caller.share).map_err(NotOpened)?;
     let wanted = first(&mut messages).await.map_err(NotOpened)?;
     drop(unsaid);
     let (id, input, output) = door.open(wanted).await.map_err(NotOpened)?;
@@ -92,6 +98,16 @@ pub(crate) async fn open(State(state): State<ApiState>, request: Request) -> Res
         headers.insert(TUNNEL_ID, id);
     }
     Ok(response)
+}
+
+/// A place among those that have not said yet which tunnel they want: of one name, and of all.
+fn unsaid<'a>(
+    of_all: &'a Semaphore,
+    share: &'a Share,
+) -> Result<(SemaphorePermit<'a>, SemaphorePermit<'a>), TunnelClose> {
+    let full = |bound| move |_| TunnelClose::Full(bound);
+    let own = share.opens.try_acquire().map_err(full(TunnelBound::UnsaidOfOne))?;
+    Ok((own, of_all.try_acquire().map_err(full(TunnelBound::Unsaid))?))
 }
 
 async fn first(messages: &mut Messages) -> Result<Wanted, TunnelClose> {
@@ -126,4 +142,30 @@ pub(crate) async fn close(
         .ok_or_else(|| Refusal::new(RefusalWord::FailedPrecondition, "this gateway offers no tunnels"))?;
     let closed = door.close(wish).await.map_err(away)?;
     Ok(Json(json!({ "closed": closed })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_whose_calls_say_nothing_leaves_places_to_others_and_is_told_so() {
+        let (all, wild, other) = (Semaphore::new(MAX_UNSAID), Share::default(), Share::default());
+        let mut held = Vec::new();
+        let mut take_all = |share| {
+            let before = held.len();
+            loop {
+                match unsaid(&all, share) {
+                    Ok(place) => held.push(place),
+                    Err(close) => break (held.len() - before, close),
+                }
+            }
+        };
+        assert_eq!(take_all(&wild), (384, TunnelClose::Full(TunnelBound::UnsaidOfOne)));
+        assert_eq!(take_all(&other), (128, TunnelClose::Full(TunnelBound::Unsaid)));
+        drop(held);
+        assert!(unsaid(&all, &wild).is_ok());
+        let sentence = TunnelClose::Full(TunnelBound::UnsaidOfOne).to_string();
+        assert!(sentence.contains("TunnelOpen") && !sentence.contains("tunnels.max"), "{sentence}");
+    }
 }

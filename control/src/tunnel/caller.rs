@@ -5,7 +5,8 @@
 //! 1. The caller's body is read only while the direction to the node has room.
 //! 2. What the caller has taken is given back to the node's stream, in pieces of some size. What waits for it when it
 //!    takes more goes together, up to `TOGETHER_BYTES`: bulk costs few frames and few system calls.
-//! 3. The last frame of the output is `TunnelClosed`. A tunnel that the node has ended gives all that the node
+//! 3. The last message of the output is `TunnelClosed`, which alone says how the tunnel ended; behind it are the trailers
+//!    without which a gRPC client takes an answer for broken. A tunnel that the node has ended gives all that the node
 //!    said before; one that is cut gives nothing more.
 //! 4. The place of a tunnel is given back with its output; `Taken` tells whether that is still being taken.
 
@@ -24,6 +25,7 @@ use gateway_core::tunnel::{
     FromTunnels, MAX_TUNNEL_FRAME_BYTES, TunnelClose, TunnelFlow, TunnelFrame, TunnelId, TunnelKey,
 };
 use gateway_proto::framing::Deframer;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::body::Frame;
 use tokio::sync::{mpsc, oneshot};
 
@@ -167,6 +169,7 @@ pub(crate) struct CallerOutput {
     ungranted: usize,
     grant_at: usize,
     is_over: bool,
+    has_trailed: bool,
 }
 
 impl CallerOutput {
@@ -189,6 +192,7 @@ impl CallerOutput {
             ungranted: 0,
             grant_at,
             is_over: false,
+            has_trailed: false,
         }
     }
 
@@ -276,7 +280,15 @@ impl HttpBody for CallerOutput {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         self.taken.fetch_add(1, Relaxed);
-        self.poll_bytes(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+        let Poll::Ready(bytes) = self.poll_bytes(context) else { return Poll::Pending };
+        Poll::Ready(match bytes {
+            Some(bytes) => Some(Ok(Frame::data(bytes))),
+            None if std::mem::replace(&mut self.has_trailed, true) => None,
+            None => {
+                let ok = (HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"));
+                Some(Ok(Frame::trailers(HeaderMap::from_iter([ok]))))
+            }
+        })
     }
 }
 
@@ -328,7 +340,16 @@ mod tests {
         }
         assert!(frames.send(FromNode::Finished).is_ok());
         let (mut parts, mut deframer, mut seen) = (0, Deframer::new(MAX_TUNNEL_FRAME_BYTES), Vec::new());
-        while let Poll::Ready(Some(bytes)) = output.poll_bytes(&mut context) {
+        let mut trailers = None;
+        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut output).poll_frame(&mut context) {
+            assert_eq!(trailers, None, "nothing comes behind them");
+            let bytes = match frame.into_data() {
+                Ok(bytes) => bytes,
+                Err(frame) => {
+                    trailers = frame.into_trailers().ok();
+                    continue;
+                }
+            };
             assert!(bytes.len() < TOGETHER_BYTES + 16_100);
             parts += 1;
             deframer.push(bytes);
@@ -337,6 +358,7 @@ mod tests {
             }
         }
         assert_eq!(parts, 2, "four frames, then two and the end");
+        assert_eq!(trailers.expect("gRPC ends with them")["grpc-status"], "0");
         let mut expected: Vec<_> = (0..6).map(|at| Some(data(at))).collect();
         // `TunnelClosed`, which nobody sends to a gateway.
         expected.push(None);

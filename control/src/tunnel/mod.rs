@@ -367,7 +367,8 @@ impl Hands {
                 self.tunnels.handle_caller_left(id);
             }
             Ask::Ended(id, close) => {
-                self.live.remove(&id);
+                // Who has broken the protocol may be there still, and is told so.
+                self.close_caller(id, close.clone());
                 self.tunnels.handle_caller_ended(id, close);
             }
             Ask::Close(wish, answer) => {
@@ -493,3 +494,6 @@ fn unix_now() -> UnixMillis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
+
+#[cfg(test)]
+mod tests;

@@ -112,6 +112,7 @@ struct Claims {
     sub: String,
     node: String,
     iat: f64,
+    nbf: Option<f64>,
     exp: f64,
     jti: String,
 }
@@ -159,6 +160,7 @@ impl Tickets {
         let (Some(issued_at), Some(expires_at)) = (date(claims.iat), date(claims.exp)) else {
             return Err(TicketFault::Malformed);
         };
+        let not_before = claims.nbf.map(|nbf| date(nbf).ok_or(TicketFault::Malformed)).transpose()?;
         let audiences = match claims.aud {
             Audiences::One(audience) => vec![audience],
             Audiences::Many(audiences) => audiences,
@@ -168,6 +170,7 @@ impl Tickets {
             subject: claims.sub,
             node: claims.node,
             issued_at,
+            not_before,
             expires_at,
             id: claims.jti,
         })

@@ -34,6 +34,10 @@ pub enum TunnelCode {
 pub enum TunnelBound {
     Gateway,
     Node,
+    /// Callers of one name that have not said which tunnel they want.
+    UnsaidOfOne,
+    /// Those of all names.
+    Unsaid,
 }
 
 /// Why a tunnel ends.
@@ -170,6 +174,12 @@ impl fmt::Display for TunnelClose {
             }
             Self::Full(TunnelBound::Node) => {
                 "the node has as many tunnels as one may (tunnels.max_per_node); close one of them"
+            }
+            Self::Full(TunnelBound::UnsaidOfOne) => {
+                "as many calls of your name as may have not said which tunnel they want; send TunnelOpen with each"
+            }
+            Self::Full(TunnelBound::Unsaid) => {
+                "as many calls as may have not said yet which tunnel they want; retry in a moment"
             }
             Self::Protocol(why) => return f.write_str(why),
             Self::NotKnown => "no tunnel of that id waits for this node",

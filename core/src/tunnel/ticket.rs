@@ -3,7 +3,7 @@
 //! A ticket is a signed token; whoever calls this has checked the signature and read the claims. It judges
 //! audience, node and time, and remembers the ids of tickets until they have expired by themselves.
 //!
-//! 1. A ticket is good from its issue on, for at most `MAX_TICKET_LIFE`, and names one node.
+//! 1. A ticket is good from its issue on, or from a later date that it names, for at most `MAX_TICKET_LIFE`, and names one node.
 //! 2. An id is taken at most once while it could be shown again.
 //! 3. Where no more ids can be remembered no ticket is taken: it fails closed. So it does where ids may have been forgotten:
 //!    a ticket that was issued before the memory began is not taken, since another process may have (by 1 it took none that
@@ -94,6 +94,8 @@ pub struct TicketClaims {
     pub subject: String,
     pub node: String,
     pub issued_at: UnixMillis,
+    /// The `nbf`, where it is there.
+    pub not_before: Option<UnixMillis>,
     pub expires_at: UnixMillis,
     /// The `jti`.
     pub id: String,
@@ -103,8 +105,12 @@ impl TicketClaims {
     /// For how long its judgement is to wait until it is good: the clock of its issuer may be ahead, by at most
     /// `TICKET_LEEWAY`.
     pub fn early_by(&self, now: UnixMillis) -> Duration {
-        let early = self.issued_at.since(now);
+        let early = self.good_from().since(now);
         if early > TICKET_LEEWAY { Duration::ZERO } else { early }
+    }
+
+    fn good_from(&self) -> UnixMillis {
+        self.not_before.map_or(self.issued_at, |date| date.max(self.issued_at))
     }
 }
 
@@ -124,7 +130,8 @@ pub fn judge(
     node: &str,
     now: UnixMillis,
 ) -> Result<TicketGrant, TicketFault> {
-    let TicketClaims { audiences, subject, node: of_ticket, issued_at, expires_at, id } = claims;
+    let good_from = claims.good_from();
+    let TicketClaims { audiences, subject, node: of_ticket, issued_at, expires_at, id, .. } = claims;
     let fits =
         |text: &str, most| !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control);
     if !fits(&id, MAX_TICKET_ID_BYTES) || !fits(&subject, MAX_SUBJECT_BYTES) {
@@ -140,7 +147,7 @@ pub fn judge(
         return Err(TicketFault::Expired);
     }
     let is_too_long = expires_at > issued_at.plus(MAX_TICKET_LIFE);
-    if is_too_long || issued_at > now {
+    if is_too_long || good_from > now {
         return Err(TicketFault::TooLong);
     }
     Ok(TicketGrant { subject, ticket_id: id, issued_at, expires_at })
@@ -206,6 +213,7 @@ mod tests {
             subject: "ada".to_owned(),
             node: "n1".to_owned(),
             issued_at: UnixMillis(NOW.0 - 1_000),
+            not_before: Some(NOW),
             expires_at: UnixMillis(NOW.0 + 30_000),
             id: "t1".to_owned(),
         }
@@ -231,6 +239,8 @@ mod tests {
             (TicketClaims { expires_at: UnixMillis(NOW.0 + 59_001), ..claims() }, TicketFault::TooLong),
             (TicketClaims { expires_at: UnixMillis(i64::MAX), ..claims() }, TicketFault::TooLong),
             (TicketClaims { issued_at: UnixMillis(NOW.0 + 1), ..claims() }, TicketFault::TooLong),
+            (TicketClaims { not_before: Some(UnixMillis(NOW.0 + 1)), ..claims() }, TicketFault::TooLong),
+            (TicketClaims { not_before: Some(UnixMillis(i64::MAX)), ..claims() }, TicketFault::TooLong),
             (TicketClaims { issued_at: UnixMillis(i64::MIN), ..claims() }, TicketFault::TooLong),
             (TicketClaims { id: String::new(), ..claims() }, TicketFault::Malformed),
             (TicketClaims { id: "x".repeat(129), ..claims() }, TicketFault::Malformed),
@@ -239,6 +249,15 @@ mod tests {
         for (claims, expected) in wrong {
             assert_eq!(fault(claims.clone()), Some(expected), "{claims:?}");
         }
+    }
+
+    #[test]
+    fn a_ticket_waits_for_the_later_of_its_dates() {
+        let from = |ms: i64| TicketClaims { not_before: Some(UnixMillis(NOW.0 + ms)), ..claims() };
+        assert_eq!(from(4_000).early_by(NOW), Duration::from_secs(4));
+        assert_eq!(from(-4_000).early_by(NOW), Duration::ZERO);
+        assert_eq!(from(5_001).early_by(NOW), Duration::ZERO, "it is refused at once");
+        judge(from(4_000), "gateway", "n1", UnixMillis(NOW.0 + 4_000)).expect("it has come");
     }
 
     fn grant(id: &str, expires_ms: i64) -> TicketGrant {
