@@ -196,7 +196,9 @@ impl SessionIo {
                 Mail::Cut(order) => self.session.handle_cut(&order, now),
                 Mail::Revoked(revocation) => self.session.handle_revoked(&revocation, now),
                 Mail::Offer(open) => {
-                    if !self.session.handle_offer(*open, now) {
+                    if self.session.handle_offer(*open, now) {
+                        self.bell.mark_tunnel_asked();
+                    } else {
                         self.shard.tunnels.send(ToTunnels::SessionEnded { session: self.slot.key() });
                     }
                 }
@@ -377,7 +379,8 @@ impl SessionIo {
 impl Drop for SessionIo {
     fn drop(&mut self) {
         // A connection that dies takes its sessions along without a turn of theirs.
-        let reason = self.end.take().unwrap_or(CloseReason::PeerGone);
+        let cut_for = if self.bell.is_flooded() { CloseReason::Flood } else { CloseReason::PeerGone };
+        let reason = self.end.take().unwrap_or(cut_for);
         self.dues.reason = reason.label();
         self.shard.counters.closes.count(&reason);
         if reason == CloseReason::HeartbeatTimeout {
