@@ -113,6 +113,7 @@ impl SessionIo {
         let expires_at = now + shard.listener_tls.time_left(certificate.ends_at);
         Box::new(Self {
             reader: FrameReader::new(source, limits.frame_bytes, shard, bell)
+                .bounded_by("sessions.frame_bytes")
                 .awaiting_hello(identity.node.clone(), limits.hello_bytes()),
             session: Session::new(key, identity, Arc::clone(limits), now).with_expiry(expires_at),
             certificate: Rc::clone(certificate),
