@@ -36,6 +36,8 @@ pub enum CloseReason {
     HeartbeatTimeout,
     /// The node did not read what it was sent.
     SlowPeer,
+    /// The node sent more of what brings nothing than any use has.
+    Flood,
     /// The certificate does not prove who the node is.
     BadCertificate(String),
     /// The certificate is revoked; the sentence says why.
@@ -87,7 +89,7 @@ impl CloseReason {
             Self::NotPermitted(_) => StatusCode::PermissionDenied,
             Self::Refused { .. } => StatusCode::ResourceExhausted,
             Self::Superseded => StatusCode::Aborted,
-            Self::Protocol(_) => StatusCode::InvalidArgument,
+            Self::Protocol(_) | Self::Flood => StatusCode::InvalidArgument,
             Self::Unimplemented(_) => StatusCode::Unimplemented,
             Self::Bug { .. } => StatusCode::Internal,
         }
@@ -130,6 +132,7 @@ impl CloseReason {
             Self::Draining { .. } => "draining",
             Self::HeartbeatTimeout => "heartbeat-timeout",
             Self::SlowPeer => "slow-peer",
+            Self::Flood => "flood",
             Self::BadCertificate(_) => "bad-certificate",
             Self::Revoked(_) => "revoked",
             Self::Expired => "expired",
@@ -154,6 +157,9 @@ impl fmt::Display for CloseReason {
             Self::Draining { .. } => f.write_str("gateway draining; reconnect after the given delay"),
             Self::HeartbeatTimeout => f.write_str("no heartbeat for too long; reconnect"),
             Self::SlowPeer => f.write_str("the node did not read what it was sent; reconnect"),
+            Self::Flood => {
+                f.write_str("the peer floods the connection with control frames, requests or tiny fragments")
+            }
             Self::BadCertificate(why)
             | Self::Revoked(why)
             | Self::NotPermitted(why)

@@ -5,7 +5,8 @@
 //!
 //! 1. Started once a process, by the binary and never by an embedder's `Gateway::start`.
 //! 2. Nobody waits for the log: a line that the queue has no room for, or that can't be written, is lost and counted.
-//!    When lines are written again, one says how many were lost.
+//!    When lines are written again, one says how many were lost. What a full disk took a part of stays a line of its
+//!    own: the next begins a new one.
 //! 3. What is queued at the process's end is written, and so is why it ends, for at most `LAST_WORDS`; a panic's text
 //!    goes the same way, whatever the level.
 //! 4. Libraries tell their errors alone, unless the filter names them: what strangers send makes no lines of theirs.
@@ -15,7 +16,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -54,7 +55,7 @@ pub fn start(section: &LogSection) -> Result<(), GatewayError> {
     // Not through `Stderr`: its lock would be held for as long as nobody reads.
     let stderr = File::from(io::stderr().as_fd().try_clone_to_owned().map_err(failed)?);
     let (sender, queue) = bounded(QUEUED_LINES);
-    let log = Log { queue: sender, bytes: AtomicUsize::new(0), stderr };
+    let log = Log { queue: sender, bytes: AtomicUsize::new(0), stderr, torn: AtomicBool::new(false) };
     if LOG.set(log).is_err() {
         tracing::debug!("lines are written already");
         return Ok(());
@@ -130,6 +131,8 @@ struct Log {
     /// Of the lines in the queue.
     bytes: AtomicUsize,
     stderr: File,
+    /// Whether a part of a line is the last that stderr took.
+    torn: AtomicBool,
 }
 
 impl Log {
@@ -148,7 +151,9 @@ impl Log {
     }
 
     fn write(&self, line: &[u8]) -> bool {
-        let is_written = (&self.stderr).write_all(line).is_ok();
+        let mut torn = self.torn.load(Relaxed);
+        let is_written = write_line(&self.stderr, line, &mut torn).is_ok();
+        self.torn.store(torn, Relaxed);
         if !is_written {
             LOST.fetch_add(1, Relaxed);
         }
@@ -195,6 +200,28 @@ impl Log {
     }
 }
 
+/// Writes a line; a new one, where a part of the one before is the last that was taken.
+fn write_line(mut out: impl Write, line: &[u8], torn: &mut bool) -> io::Result<()> {
+    let mended;
+    let mut rest = line;
+    if *torn {
+        mended = [b"\n", line].concat();
+        rest = &mended;
+    }
+    while !rest.is_empty() {
+        match out.write(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(taken) => {
+                *torn = rest[taken - 1] != b'\n';
+                rest = &rest[taken..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// One line; `tracing` writes it in one piece.
 struct Line(&'static Log);
 
@@ -212,6 +239,42 @@ impl Write for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A disk with so much room.
+    struct Disk {
+        room: usize,
+        holds: Vec<u8>,
+    }
+
+    impl Write for &mut Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.room);
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= taken;
+            self.holds.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn no_line_is_glued_to_one_that_a_full_disk_tore() {
+        let (mut disk, mut torn) = (Disk { room: 10, holds: Vec::new() }, false);
+        write_line(&mut disk, b"first\n", &mut torn).expect("there is room");
+        assert!(write_line(&mut disk, b"second\n", &mut torn).is_err() && torn);
+        assert!(write_line(&mut disk, b"third\n", &mut torn).is_err() && torn);
+        disk.room = 1;
+        assert!(write_line(&mut disk, b"fourth\n", &mut torn).is_err() && !torn, "a whole end of a line");
+        disk.room = 100;
+        write_line(&mut disk, b"fifth\n", &mut torn).expect("there is room");
+        write_line(&mut disk, b"sixth\n", &mut torn).expect("there is room");
+        assert_eq!(String::from_utf8_lossy(&disk.holds), "first\nseco\nfifth\nsixth\n");
+    }
 
     #[test]
     fn libraries_tell_errors_alone_unless_they_are_named() {

@@ -283,9 +283,20 @@ async fn whoever_may_not_call_or_calls_wrong_is_told_why_in_json() {
 #[tokio::test]
 async fn renewed_files_reach_new_connections_of_the_api_and_wrong_ones_change_nothing() {
     let world = World::new("api_tls").await;
-    let (gateway, api) = start(&world, "g", "[tls]\nreload_every = \"1h\"\n").await;
-    let unchanged = post(&api, "/v1/tls/reload", json!({})).await;
-    assert_eq!(unchanged, json!({ "changed": false, "nodes": false, "control": false }));
+    let (mut gateway, api) = start(&world, "g", "[tls]\nreload_every = \"1h\"\n").await;
+    for _ in 0..3 {
+        let unchanged = post(&api, "/v1/tls/reload", json!({})).await;
+        assert_eq!(unchanged, json!({ "changed": false, "nodes": false, "control": false }));
+    }
+    // Who calls has its answer; who sends a signal finds it in the log, for both sets.
+    gateway.signal(rustix::process::Signal::HUP).unwrap();
+    let log_path = gateway.options().log_path();
+    let told = |what: &str| {
+        let log = std::fs::read_to_string(&log_path).unwrap();
+        log.lines().filter(|line| line.contains(what)).count()
+    };
+    let in_use = "hold what is in use";
+    asked_until(SOON, "the signal's look", async || (told(in_use) >= 2).then_some(())).await;
 
     // Another CA of clients: whoever showed a certificate of the old one is out with its next connection.
     let api_files = files(&gateway).clone();
@@ -295,6 +306,9 @@ async fn renewed_files_reach_new_connections_of_the_api_and_wrong_ones_change_no
     std::fs::write(&api_files.ca, "no PEM").unwrap();
     let (status, code) = refused(&api, Method::POST, "/v1/tls/reload", "").await;
     assert_eq!((status, code.as_str()), (422, "FAILED_PRECONDITION"));
+    let told_since = async || (told("have changed and can't be used") > 0).then_some(());
+    asked_until(SOON, "a line behind all of these", told_since).await;
+    assert_eq!(told(in_use), 2, "calls that change nothing make no lines");
     let (_, health) = api.health().await.unwrap();
     let loops = health["loops"].as_array().unwrap();
     let watched = loops.iter().find(|one| one["loop"] == "control-tls-files").unwrap();

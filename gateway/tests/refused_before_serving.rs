@@ -34,9 +34,17 @@ async fn a_configuration_whose_tls_files_are_missing_or_wrong_is_not_called_vali
     let sound = gateway(&check).await;
     assert_eq!(sound.status.code(), Some(0), "{}", stderr(&sound));
 
+    // No key, in several ways: it is the key's fault each time.
+    let key = std::fs::read(&world.files.key).unwrap();
+    let empty = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    for garbage in ["", "no key", empty, "-----BEGIN PRIVATE KEY-----\n?\n-----END PRIVATE KEY-----\n"] {
+        std::fs::write(&world.files.key, garbage).unwrap();
+        let told = stderr(&gateway(&check).await);
+        assert!(told.contains("tls.key: ") && !told.contains("tls.certificate"), "{garbage}: {told}");
+    }
+
     // A key of another certificate.
     let other = world.pki.nodes(["n"]).unwrap().remove(0);
-    let key = std::fs::read(&world.files.key).unwrap();
     let (_, other_key) = other.write(options.dir.as_path(), "other").unwrap();
     std::fs::copy(other_key, &world.files.key).unwrap();
     let mismatch = gateway(&check).await;

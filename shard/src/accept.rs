@@ -27,7 +27,7 @@ use crate::sleeper::Sleeper;
 /// How long a handshake may wait for its peer in its slot.
 pub(crate) const SLOT_PATIENCE: Duration = Duration::from_millis(25);
 /// Handshakes of one shard that stand aside.
-const MAX_ASIDE: usize = 1024;
+pub const MAX_ASIDE: usize = 1024;
 /// How long one may stand there whatever comes: two thousand silent peers with 16 slots hold up who comes
 /// after them by six seconds, and thousands of nodes that dial at once have this long to answer.
 const ASIDE_PATIENCE: Duration = Duration::from_secs(3);

@@ -39,6 +39,8 @@ pub(crate) struct Bell {
     read_bytes_left: AtomicUsize,
     over_budget: AtomicBool,
     data_frames_sent: AtomicU32,
+    tunnels_asked: AtomicU32,
+    flooded: AtomicBool,
 }
 
 impl Wake for Bell {
@@ -119,6 +121,25 @@ impl Bell {
     /// How many were since this was last asked.
     pub(crate) fn take_data_sent(&self) -> u32 {
         self.data_frames_sent.swap(0, Ordering::Relaxed)
+    }
+
+    /// The peer was asked for a tunnel, or a stream of its has joined one.
+    pub(crate) fn mark_tunnel_asked(&self) {
+        self.tunnels_asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many were since this was last asked.
+    pub(crate) fn take_tunnels_asked(&self) -> u32 {
+        self.tunnels_asked.swap(0, Ordering::Relaxed)
+    }
+
+    /// The connection is over, since its peer floods it.
+    pub(crate) fn mark_flooded(&self) {
+        self.flooded.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.flooded.load(Ordering::Relaxed)
     }
 
     /// Asks something of the connection and wakes it. A stronger wish stays.

@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use gateway_core::close::CloseReason;
 use gateway_core::limits::Limits;
 use gateway_core::time::Moment;
 use h2::Reason;
@@ -195,6 +196,7 @@ impl Connection {
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Ready(Some(Err(error))) => {
                     tracing::debug!(shard = self.shard.id.0, %error, "a connection broke");
+                    self.tell_flood();
                     return Poll::Ready(());
                 }
                 Poll::Ready(Some(Ok((request, respond)))) => {
@@ -213,6 +215,16 @@ impl Connection {
         // More in another turn, after a look at the sockets of the others.
         self.bell.mark_over_budget();
         Poll::Pending
+    }
+
+    /// Tells the log of a node that floods, unless a session of its does.
+    fn tell_flood(&self) {
+        if let Peer::Node(certificate) = &self.peer
+            && self.bell.is_flooded()
+            && !self.streams.iter().any(|stream| matches!(stream, Stream::Session(_)))
+        {
+            self.shard.listener_tls.tell_end(certificate, &CloseReason::Flood);
+        }
     }
 
     fn poll_streams(&mut self, context: &mut Context<'_>, now: Moment) {

@@ -92,7 +92,7 @@ pub struct ShardCounters {
     pub writer_full_waits: Counter,
     /// Times that a large frame had to wait for memory to be received into.
     pub receive_budget_waits: Counter,
-    /// Connections ended for sending more control frames than any use has.
+    /// Connections ended for sending more control frames or requests than any use has.
     pub floods: Counter,
     pub panics: Counter,
     /// Messages taken from the mailbox.
@@ -172,7 +172,7 @@ impl TransportCounts {
 }
 
 /// The labels of `CloseReason`, in the order of `CloseCounts`.
-const LABELS: [&str; 16] = [
+const LABELS: [&str; 17] = [
     "finished",
     "peer-gone",
     "fenced",
@@ -180,6 +180,7 @@ const LABELS: [&str; 16] = [
     "draining",
     "heartbeat-timeout",
     "slow-peer",
+    "flood",
     "bad-certificate",
     "revoked",
     "expired",
@@ -230,6 +231,7 @@ mod tests {
             CloseReason::Draining { reconnect_after: Duration::ZERO },
             CloseReason::HeartbeatTimeout,
             CloseReason::SlowPeer,
+            CloseReason::Flood,
             CloseReason::BadCertificate(String::new()),
             CloseReason::Revoked(String::new()),
             CloseReason::Expired,

@@ -6,7 +6,8 @@
 //! lists, empty and tiny DATA) is left to it.
 //!
 //! 1. A stock client stays far below: its keep-alive PINGs are seconds apart, and its bandwidth probes
-//!    and window updates answer data of ours, each of whose frames allows some.
+//!    and window updates answer data of ours, each of whose frames allows some; and a tunnel that its node is
+//!    offered allows the stream that the node opens for it, however many callers open them.
 //! 2. An empty bucket ends the connection, and only that.
 
 use gateway_core::time::Moment;
@@ -17,6 +18,10 @@ const CONTROL: Rate = Rate { burst: 1000, per_second: 100, work: 512 };
 const REQUESTS: Rate = Rate { burst: 200, per_second: 50, work: 4 << 10 };
 /// What a peer may say to one DATA frame of ours: it updates two windows, and may probe.
 const CONTROL_FOR_DATA: u32 = 8;
+/// What a node may say to a tunnel that it was offered, beside its one request: windows, probes, a reset.
+const CONTROL_FOR_TUNNEL: u32 = 8;
+/// Requests that a node may still owe for tunnels, beyond a burst: while it stands still, callers go on.
+const OWED_REQUESTS: u32 = 4096;
 /// As `Rate::work` has it, of a DATA frame.
 const DATA_WORK: usize = 64;
 
@@ -101,8 +106,13 @@ impl FrameMeter {
 
     /// So many DATA frames were sent to the peer, which may answer them with probes and window updates.
     pub(crate) fn handle_data_sent(&mut self, frames: u32) {
-        let allowed = frames.saturating_mul(CONTROL_FOR_DATA);
-        self.control.left = self.control.left.saturating_add(allowed).min(self.control.rate.burst);
+        self.control.allow(frames.saturating_mul(CONTROL_FOR_DATA), CONTROL.burst);
+    }
+
+    /// The peer was asked for so many tunnels, each of which is a request of its.
+    pub(crate) fn handle_tunnels_asked(&mut self, tunnels: u32) {
+        self.requests.allow(tunnels, REQUESTS.burst + OWED_REQUESTS);
+        self.control.allow(tunnels.saturating_mul(CONTROL_FOR_TUNNEL), CONTROL.burst);
     }
 
     fn count(&mut self, kind: u8, now: &impl Fn() -> Moment) -> Result<usize, Flood> {
@@ -123,6 +133,11 @@ impl Bucket {
     /// For requests.
     pub(crate) fn requests(now: Moment) -> Self {
         Self { rate: &REQUESTS, left: REQUESTS.burst, filled_at: now }
+    }
+
+    /// Allows some more, up to so many in a row.
+    fn allow(&mut self, more: u32, most: u32) {
+        self.left = self.left.max(self.left.saturating_add(more).min(most));
     }
 
     /// Takes one; what it costs beside its bytes. The clock is read only where it is empty.
@@ -177,6 +192,24 @@ mod tests {
             meter.handle_data_sent(1);
             meter.handle_bytes(&frame(6, 8), Moment::default).expect("answers data");
         }
+    }
+
+    #[test]
+    fn streams_for_tunnels_that_were_asked_for_are_no_flood_even_if_they_come_together() {
+        let mut meter = meter();
+        let stream = [frame(HEADERS, 0), frame(3, 4)].concat();
+        for _ in 0..10 * REQUESTS.burst {
+            meter.handle_tunnels_asked(1);
+            meter.handle_bytes(&stream, Moment::default).expect("one for each");
+        }
+        for _ in 0..OWED_REQUESTS {
+            meter.handle_tunnels_asked(1);
+        }
+        for _ in 0..OWED_REQUESTS {
+            meter.handle_bytes(&frame(HEADERS, 0), Moment::default).expect("its node stood still");
+        }
+        let more = (0..=REQUESTS.burst).map(|_| meter.handle_bytes(&frame(HEADERS, 0), Moment::default));
+        assert_eq!(more.last(), Some(Err(Flood)), "what nobody asked for is counted as ever");
     }
 
     #[test]

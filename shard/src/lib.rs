@@ -79,6 +79,7 @@ use gateway_core::tunnel::ToTunnels;
 use local::VisitorsInbox;
 use tls::TlsMaterial;
 
+pub use accept::MAX_ASIDE;
 pub use counters::{CloseCounts, Counter, KindCounts, ShardCounters, TransportCounts};
 pub use executor::{ShardError, ShardHandle, spawn};
 pub use identity::{DEFAULT_PATH, IdentityRules, IdentityRulesError};

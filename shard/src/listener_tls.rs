@@ -70,7 +70,7 @@ impl ListenerTls {
         Arc::clone(&self.parts.borrow().config)
     }
 
-    /// Tells the log of the end of a call or a session, where it is for its certificate.
+    /// Tells the log of the end of a call or a session, where it is for its certificate or a flood.
     pub(crate) fn tell_end(&self, certificate: &NodeCertificate, reason: &CloseReason) {
         self.parts.borrow().material.refusals().tell_end(certificate, reason);
     }

@@ -5,7 +5,7 @@
 //!
 //! 1. At most `READ_BYTES_PER_TURN` a turn, where frames that make work cost more than their bytes; then the task
 //!    is asked for another turn. What is over it is less than `CHUNK_BYTES` of such frames.
-//! 2. A flood is an I/O error: it ends this connection.
+//! 2. A flood is an I/O error: it ends this connection, whose bell knows why.
 
 use std::io;
 use std::pin::Pin;
@@ -54,9 +54,11 @@ impl<T> Paced<T> {
             return Ok(());
         };
         meter.handle_data_sent(self.bell.take_data_sent());
+        meter.handle_tunnels_asked(self.bell.take_tunnels_asked());
         let clock = self.clock;
         let work = meter.handle_bytes(read, || clock.now()).map_err(|_| {
             self.counters.floods.one_more();
+            self.bell.mark_flooded();
             io::Error::new(io::ErrorKind::ConnectionAborted, "the peer floods the connection with frames")
         })?;
         self.bell.spend(read.len() + work);

@@ -35,6 +35,8 @@ pub(crate) struct FrameReader {
     whole_within: Duration,
     /// When the first byte of the unfinished message came.
     begun_at: Option<Moment>,
+    /// The key of the configuration that says how large a message may be, if one does.
+    key: Option<&'static str>,
     /// Until the first message of a session is whole.
     hello: Option<Box<AwaitedHello>>,
 }
@@ -67,8 +69,15 @@ impl FrameReader {
             claim: None,
             whole_within: shard.limits.send_timeout * WHOLE_FRAME_SHARE,
             begun_at: None,
+            key: None,
             hello: None,
         }
+    }
+
+    /// How large a message may be is for this key of the configuration to say.
+    pub(crate) fn bounded_by(mut self, key: &'static str) -> Self {
+        self.key = Some(key);
+        self
     }
 
     /// The first message is the Hello of this node.
@@ -85,11 +94,12 @@ impl FrameReader {
         now: Moment,
     ) -> Poll<Result<Bytes, ReadEnd>> {
         loop {
-            let unfinished = self.source.unfinished().map_err(|error| broken(error, self.hello.is_some()))?;
+            let unfinished =
+                self.source.unfinished().map_err(|error| self.broken(error, self.hello.is_some()))?;
             if unfinished.is_some_and(|length| !self.is_granted(length, now)) {
                 return Poll::Pending;
             }
-            if let Some(message) = self.source.take().map_err(|error| broken(error, false))? {
+            if let Some(message) = self.source.take().map_err(|error| self.broken(error, false))? {
                 self.claim = None;
                 if let Some(hello) = self.hello.take() {
                     self.source.set_max_bytes(hello.later_bytes);
@@ -155,15 +165,17 @@ impl FrameReader {
         }
         granted
     }
-}
 
-fn broken(error: FramingError, is_hello: bool) -> ReadEnd {
-    ReadEnd::Broken(match error {
-        FramingError::Compressed => CloseReason::Unimplemented(error.to_string()),
-        FramingError::TooLarge { .. } if is_hello => CloseReason::Protocol(format!(
-            "{error} for a Hello, which comes first (it follows from sessions.known_commands and its like)"
-        )),
-        FramingError::TooLarge { .. } => CloseReason::Protocol(format!("{error} (sessions.frame_bytes)")),
-        FramingError::BadFlag { .. } => CloseReason::Protocol(error.to_string()),
-    })
+    fn broken(&self, error: FramingError, is_hello: bool) -> ReadEnd {
+        ReadEnd::Broken(match (&error, self.key) {
+            (FramingError::Compressed, _) => CloseReason::Unimplemented(error.to_string()),
+            (FramingError::TooLarge { .. }, _) if is_hello => CloseReason::Protocol(format!(
+                "{error} for a Hello, which comes first (it follows from sessions.known_commands and its like)"
+            )),
+            (FramingError::TooLarge { .. }, Some(key)) => CloseReason::Protocol(format!("{error} ({key})")),
+            (FramingError::TooLarge { .. } | FramingError::BadFlag { .. }, _) => {
+                CloseReason::Protocol(error.to_string())
+            }
+        })
+    }
 }

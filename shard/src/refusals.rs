@@ -1,4 +1,5 @@
-//! What the log says of certificates that are refused: in the handshake, where a call is opened, and by the database.
+//! What the log says of certificates that are refused (in the handshake, where a call is opened, and by the database)
+//! and of nodes that are cut since they flood.
 //!
 //! An alert has no words, and a node's own log may be out of reach; so an operator reads here which node it is, which
 //! certificate, why, and what to do. It decides nothing: whoever refuses gives the reason.
@@ -32,6 +33,7 @@ pub(crate) struct Refusals {
     /// Of handshakes that failed before that.
     shown: Told<OURS>,
     strangers: Told<STRANGERS>,
+    floods: Told<OURS>,
 }
 
 /// Who has issued a certificate, as far as it was found out.
@@ -64,15 +66,31 @@ impl Shown {
 }
 
 impl Refusals {
-    /// Tells of the end of a call or a session, where it is for its certificate.
+    /// Tells of the end of a call or a session, where it is for its certificate or a flood.
     pub(crate) fn tell_end(&self, certificate: &NodeCertificate, reason: &CloseReason) {
-        if let Some(advice) = reason.certificate_advice() {
+        if *reason == CloseReason::Flood {
+            self.tell_flood(certificate);
+        } else if let Some(advice) = reason.certificate_advice() {
             let identity = &certificate.identity;
             let node = Some(harmless(identity.node.as_str()));
             let shown = Shown { node, serial: identity.certificate_serial.clone() };
             let untold = self.ours.may_tell(&shown.serial, now_seconds());
             say(&shown, Issuer::Ours, &reason.to_string(), advice, untold);
         }
+    }
+
+    fn tell_flood(&self, certificate: &NodeCertificate) {
+        let serial = certificate.identity.certificate_serial.as_str();
+        let Some(untold) = self.floods.may_tell(serial, now_seconds()) else { return };
+        let node = harmless(certificate.identity.node.as_str());
+        tracing::warn!(
+            node,
+            serial,
+            untold,
+            "a node is cut, since it floods its connection: {}. What to do: mend the node's software. As many floods as \
+             `untold` says were passed over before this line",
+            CloseReason::Flood
+        );
     }
 
     /// Tells of a certificate that names nobody.

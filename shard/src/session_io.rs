@@ -113,6 +113,7 @@ impl SessionIo {
         let expires_at = now + shard.listener_tls.time_left(certificate.ends_at);
         Box::new(Self {
             reader: FrameReader::new(source, limits.frame_bytes, shard, bell)
+                .bounded_by("sessions.frame_bytes")
                 .awaiting_hello(identity.node.clone(), limits.hello_bytes()),
             session: Session::new(key, identity, Arc::clone(limits), now).with_expiry(expires_at),
             certificate: Rc::clone(certificate),
@@ -196,7 +197,9 @@ impl SessionIo {
                 Mail::Cut(order) => self.session.handle_cut(&order, now),
                 Mail::Revoked(revocation) => self.session.handle_revoked(&revocation, now),
                 Mail::Offer(open) => {
-                    if !self.session.handle_offer(*open, now) {
+                    if self.session.handle_offer(*open, now) {
+                        self.bell.mark_tunnel_asked();
+                    } else {
                         self.shard.tunnels.send(ToTunnels::SessionEnded { session: self.slot.key() });
                     }
                 }
@@ -377,7 +380,8 @@ impl SessionIo {
 impl Drop for SessionIo {
     fn drop(&mut self) {
         // A connection that dies takes its sessions along without a turn of theirs.
-        let reason = self.end.take().unwrap_or(CloseReason::PeerGone);
+        let cut_for = if self.bell.is_flooded() { CloseReason::Flood } else { CloseReason::PeerGone };
+        let reason = self.end.take().unwrap_or(cut_for);
         self.dues.reason = reason.label();
         self.shard.counters.closes.count(&reason);
         if reason == CloseReason::HeartbeatTimeout {

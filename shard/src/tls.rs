@@ -33,6 +33,8 @@ pub enum TlsError {
     NoKey,
     #[error("certificate {position} of the node roots can't be a root: {why}")]
     BadRoot { position: usize, why: String },
+    #[error("the serving key is no key that can be used: {0}")]
+    BadKey(String),
     #[error("the serving key does not belong to the first certificate of the serving chain")]
     KeyMismatch,
     #[error("the serving chain or its key can't be used: {0}")]
@@ -86,6 +88,8 @@ impl TlsMaterial {
         let chain = certificates(cert_chain_pem, SERVING_CHAIN)?;
         let serving = serving(chain.first().map_or(&[], |leaf| leaf.as_ref()), leeway)?;
         let key = private_key(key_pem)?;
+        let loaded = provider.key_provider.load_private_key(key.clone_key());
+        loaded.map_err(|error| TlsError::BadKey(error.to_string()))?;
         let roots = Arc::new(node_roots(node_roots_pem)?);
         let chains = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
             .allow_unauthenticated()

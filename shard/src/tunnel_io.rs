@@ -168,7 +168,11 @@ impl TunnelIo {
                 continue;
             }
             match mail {
-                TunnelMail::Admit => self.state = State::Open,
+                TunnelMail::Admit => {
+                    // The offer allowed it on the connection of the session, which this need not be.
+                    self.bell.mark_tunnel_asked();
+                    self.state = State::Open;
+                }
                 TunnelMail::Grant(bytes) => self.flow.handle_grant(bytes),
                 TunnelMail::Close(close) => self.end(close),
                 TunnelMail::Frame(frame) => {

@@ -13,7 +13,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use gateway_core::close::CloseReason;
 use gateway_core::frame::Command;
 use gateway_core::ids::{Attempt, CommandId, LaneName, LaneSeq, SessionEpoch};
-use gateway_core::limits::Limits;
+use gateway_core::limits::{Limits, TunnelLimits};
 use gateway_core::seam::{SessionNews, ToShard};
 use gateway_proto::path;
 use gateway_proto::v1::gateway_frame::Frame;
@@ -91,6 +91,17 @@ fn a_frame_over_the_limit_is_refused_by_its_prefix() {
         let end = opened_with(&gateway, prefix(0, u32::try_from(most).unwrap() + 1)).await;
         assert_eq!(end.status, 3);
         assert!(end.message.contains(&format!("{most} for a Hello")), "{}", end.message);
+        // Of other calls no key of the configuration says how large a frame may be, and none is named.
+        let tunnels = TunnelLimits { most: 8, ..TunnelLimits::default() };
+        let gateway = Gateway::start(Limits { tunnels: tunnels.into(), ..Limits::default() });
+        let mut node = gateway.node("n-1").await;
+        for (path, limit) in [(path::TUNNEL, 65_536), (path::JOIN, 32_768)] {
+            let mut call = node.call(path).await;
+            call.raw(prefix(0, 70_000));
+            let end = call.end().await;
+            let sentence = format!("a frame of 70000 bytes is over the limit of {limit}");
+            assert_eq!((end.status, end.message), (3, sentence));
+        }
     });
 }
 

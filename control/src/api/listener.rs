@@ -16,7 +16,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use hyper::server::conn::http2;
@@ -58,11 +58,15 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// is not larger. Of all calls of a connection it may send that of each: those that are not read, as tunnels to
 /// slow nodes, hold up no other.
 const LEAST_WINDOW_BYTES: u32 = 64 << 10;
+/// Descriptors that connections may take, those of strangers among them.
+pub const MAX_DESCRIPTORS: usize = MAX_CONNECTIONS + MAX_HANDSHAKES + MAX_AWAY;
 /// The largest DATA frame: the data of a tunnel comes in few large ones, yet each is memory that another thread gives
 /// back, which the allocator does not soon find again where it is larger.
 const FRAME_BYTES: u32 = 32 << 10;
 /// Between accepts that fail (no descriptor left), so that the thread does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often accepts that fail are told of.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// Serves for ever.
 pub(crate) async fn serve(
@@ -81,12 +85,19 @@ pub(crate) async fn serve(
     let mut hall = Hall { tls, clients, router, wire, open: Vec::new(), away: Strangers::new(MAX_AWAY) };
     let (mut handshakes, mut waits) = (Handshakes::new(handshakes::PATIENCE), None);
     let (proved, mut guests) = mpsc::unbounded_channel();
+    let mut told_at: Option<Instant> = None;
     loop {
         tokio::select! {
             accepted = listener.accept(), if waits.is_none() => match accepted {
                 Ok((stream, _)) => waits = Some(stream),
                 Err(error) => {
-                    tracing::warn!(%error, "control: a connection of the API can't be accepted");
+                    if told_at.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+                        told_at = Some(Instant::now());
+                        tracing::warn!(
+                            %error,
+                            "control: connections of the API can't be accepted; if files ran out, raise LimitNOFILE"
+                        );
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },

@@ -38,6 +38,7 @@ use crate::status::Status;
 use crate::tunnel::TunnelDoor;
 
 pub use self::desk::{Desk, DeskAway, DeskFuture, TlsReload};
+pub use self::listener::MAX_DESCRIPTORS;
 pub(crate) use self::listener::serve;
 pub use self::refusal::{Refusal, RefusalWord};
 pub use self::tls::{ApiFile, ApiTls, ApiTlsError};

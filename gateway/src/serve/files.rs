@@ -60,7 +60,7 @@ impl FileSet for TlsFiles {
         };
         TlsMaterial::new(certificate, key, node_ca, self.leeway).map_err(|error| {
             let (key, file) = match &error {
-                TlsError::NoKey | TlsError::KeyMismatch => &self.files[1],
+                TlsError::NoKey | TlsError::BadKey(_) | TlsError::KeyMismatch => &self.files[1],
                 TlsError::BadRoot { .. } | TlsError::BadRoots(_) => &self.files[2],
                 TlsError::NotPem { file, .. } | TlsError::NoCertificate { file } if file.contains("node") => {
                     &self.files[2]

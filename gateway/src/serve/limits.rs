@@ -1,13 +1,15 @@
 //! What the kernel must grant before sessions can be promised: open files, io_uring, a port.
 //!
-//! 1. The soft limit of open files is raised to the hard one; what `max_streams` promises must fit.
+//! 1. The soft limit of open files is raised to the hard one; what `max_streams` promises must fit, and what strangers
+//!    may hold beside.
 //! 2. A port that another process listens on is refused, though `SO_REUSEPORT` would share it.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-use gateway_shard::{bind_reuse_port, preflight};
+use gateway_control::api::MAX_DESCRIPTORS;
+use gateway_shard::{MAX_ASIDE, bind_reuse_port, preflight};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -16,8 +18,8 @@ use crate::error::GatewayError;
 
 /// Descriptors of a shard beside its sessions': rings, timers, its listener.
 const FDS_PER_SHARD: usize = 32;
-/// Database connections, files, and the connections of the control thread: its own, and the API's.
-const FDS_BESIDE_SHARDS: usize = 128 + 64 + 128;
+/// Database connections and files, and the connections of plain health.
+const FDS_BESIDE_SHARDS: usize = 128 + 64;
 /// How long the sockets of a killed predecessor may still stand.
 const PREDECESSOR_LINGERS: Duration = Duration::from_secs(2);
 const PORT_PROBE_EVERY: Duration = Duration::from_millis(5);
@@ -26,10 +28,16 @@ const PORT_PROBE_EVERY: Duration = Duration::from_millis(5);
 pub(super) fn prepare(config: &Config, shards: usize) -> Result<(), GatewayError> {
     preflight().map_err(|error| GatewayError::Machine(error.to_string()))?;
     let streams = config.admission.max_streams;
-    let connections = streams + config.admission.anonymous_connections;
-    let of_a_shard = FDS_PER_SHARD + config.admission.handshakes_at_once;
-    let needed = connections + shards * of_a_shard + FDS_BESIDE_SHARDS;
-    raise_open_files(needed, streams)
+    raise_open_files(needed(config, shards), streams)
+}
+
+/// The files that may be open at once, those that strangers hold among them: who has proved nothing yet, at the
+/// shards and at the control API.
+fn needed(config: &Config, shards: usize) -> usize {
+    let connections = config.admission.max_streams + config.admission.anonymous_connections;
+    let of_a_shard = FDS_PER_SHARD + config.admission.handshakes_at_once + MAX_ASIDE;
+    let of_the_api = if config.control.api_listen.is_some() { MAX_DESCRIPTORS } else { 0 };
+    connections + shards * of_a_shard + of_the_api + FDS_BESIDE_SHARDS
 }
 
 fn raise_open_files(needed: usize, streams: usize) -> Result<(), GatewayError> {
@@ -108,6 +116,17 @@ fn refuse_shared_port(address: SocketAddr, patience: Duration) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_strangers_may_hold_is_beside_what_sessions_are_promised() {
+        let mut config = Config::default();
+        config.admission.max_streams = 10_000;
+        let without_api = needed(&config, 2);
+        assert!(without_api >= 10_000 + 2 * 1024, "those aside at two shards: {without_api}");
+        config.control.api_listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let more = needed(&config, 2) - without_api;
+        assert!(more >= 128 + 256 + 32, "callers, handshakes, and who is turned away: {more}");
+    }
 
     #[test]
     fn sessions_that_the_open_files_do_not_allow_are_not_promised() {

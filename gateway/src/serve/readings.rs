@@ -93,7 +93,7 @@ pub(super) const SHARD_COUNTERS: [ShardReading; 22] = [
     ("tunnel_bytes_in", "Bytes of tunnels from nodes", |shard| shard.tunnel_bytes_in.get()),
     ("tunnel_bytes_out", "Bytes of tunnels to nodes", |shard| shard.tunnel_bytes_out.get()),
     ("relay_calls", "Calls taken to be passed on to a service", |shard| shard.relays.get()),
-    ("floods", "Connections ended for too many control frames", |shard| shard.floods.get()),
+    ("floods", "Connections ended for too many control frames or requests", |shard| shard.floods.get()),
     ("panics", "Connections ended by a fault of our own", |shard| shard.panics.get()),
     ("mail_taken", "Messages that a shard took from the writer", |shard| shard.mail_taken.get()),
     ("mail_looks", "Looks of a shard into its mailbox", |shard| shard.mail_looks.get()),

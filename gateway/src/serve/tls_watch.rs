@@ -6,7 +6,8 @@
 //!
 //! 1. Who uses a set gets the new one whole, by message, or nothing: one that can't be read or used changes nothing.
 //! 2. A set that is refused is told once in the log, until the files change again; its loop shows it as long as it
-//!    is so, and whoever asked for the look is told.
+//!    is so. Whoever asked for the look is told: by an answer, or by the log where a signal can't be answered. Calls
+//!    that change nothing make no lines.
 //! 3. Open sessions and connections keep what they were opened with.
 
 use std::sync::Arc;
@@ -83,25 +84,27 @@ enum Refused {
 impl<S: FileSet> Watched<S> {
     /// What the files make, where they have changed.
     ///
-    /// Who `asked` for the look finds an answer in the log, whatever it is.
-    fn look(&mut self, asked: bool) -> Result<Option<S::Material>, String> {
+    /// Who sent a `signal` for the look finds an answer in the log, whatever it is.
+    fn look(&mut self, signal: bool) -> Result<Option<S::Material>, String> {
         self.status.looks.begin();
-        let outcome = self.try_look(asked);
+        let outcome = self.try_look(signal);
         self.status.looks.end(outcome.as_ref().err().cloned());
         outcome
     }
 
-    fn try_look(&mut self, asked: bool) -> Result<Option<S::Material>, String> {
+    fn try_look(&mut self, signal: bool) -> Result<Option<S::Material>, String> {
         let read = self.set.read().map_err(|error| {
             let sentence = sentence(&error);
-            self.refuse(Refused::Unreadable(sentence.clone()), &sentence, asked);
+            self.refuse(Refused::Unreadable(sentence.clone()), &sentence, signal);
             sentence
         })?;
         if read == self.current {
             if self.refused.take().is_some() {
                 tracing::info!("the TLS files of {} hold again what is in use", S::USERS);
-            } else if asked {
+            } else if signal {
                 tracing::info!("the TLS files of {} hold what is in use", S::USERS);
+            } else {
+                tracing::debug!("the TLS files of {} hold what is in use", S::USERS);
             }
             return Ok(None);
         }
@@ -124,14 +127,14 @@ impl<S: FileSet> Watched<S> {
             }
             Err(error) => {
                 let sentence = sentence(&error);
-                self.refuse(Refused::Unusable(read), &sentence, asked);
+                self.refuse(Refused::Unusable(read), &sentence, signal);
                 Err(sentence)
             }
         }
     }
 
-    fn refuse(&mut self, refused: Refused, sentence: &str, asked: bool) {
-        if asked || self.refused.as_ref() != Some(&refused) {
+    fn refuse(&mut self, refused: Refused, sentence: &str, signal: bool) {
+        if signal || self.refused.as_ref() != Some(&refused) {
             tracing::error!(
                 "the TLS files of {} have changed and can't be used, what was read before stays: {sentence}",
                 S::USERS
@@ -178,12 +181,15 @@ impl TlsWatch {
     pub(super) fn start(mut self, every: Duration, asked: Receiver<LookAsked>) -> Result<(), GatewayError> {
         let watch = move || {
             loop {
-                let (answer, is_asked) = match asked.recv_timeout(every) {
+                let (answer, signal) = match asked.recv_timeout(every) {
                     Err(RecvTimeoutError::Disconnected) => return,
-                    Ok(LookAsked(answer)) => (answer, true),
+                    Ok(LookAsked(answer)) => {
+                        let signal = answer.is_none();
+                        (answer, signal)
+                    }
                     Err(RecvTimeoutError::Timeout) => (None, false),
                 };
-                let looked = self.look(is_asked);
+                let looked = self.look(signal);
                 if let Some(answer) = answer {
                     // Who asked may have gone.
                     let _ = answer.send(looked);
@@ -197,8 +203,8 @@ impl TlsWatch {
             .map_err(|error| GatewayError::Machine(format!("the thread tls-watch can't be started: {error}")))
     }
 
-    fn look(&mut self, asked: bool) -> TlsReload {
-        let nodes = self.nodes.look(asked).map(|material| {
+    fn look(&mut self, signal: bool) -> TlsReload {
+        let nodes = self.nodes.look(signal).map(|material| {
             let has_changed = material.is_some();
             self.owed = material.map(Arc::new).or(self.owed.take());
             has_changed
@@ -206,7 +212,7 @@ impl TlsWatch {
         self.tell_owed();
         let control = match &mut self.api {
             None => Ok(false),
-            Some((watched, listener)) => watched.look(asked).map(|material| {
+            Some((watched, listener)) => watched.look(signal).map(|material| {
                 let has_changed = material.is_some();
                 material.into_iter().for_each(|tls| drop(listener.send_replace(Arc::new(tls))));
                 has_changed

@@ -27,7 +27,7 @@ use http::StatusCode;
 use tokio::io::ReadBuf;
 
 pub(crate) use answer::{close, ended, go_on, upgraded};
-pub(crate) use frames::{Arrived, Incoming, message};
+pub(crate) use frames::{Arrived, Fault, Incoming, message};
 pub(crate) use link::{Link, PIECE_BYTES};
 
 pub(crate) use head::HeadReader;

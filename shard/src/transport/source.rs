@@ -13,7 +13,7 @@ use gateway_proto::framing::{Deframer, FramingError, PREFIX_BYTES};
 use h2::RecvStream;
 use tokio::io::ReadBuf;
 
-use crate::http1::{Arrived, Frames, Link, PIECE_BYTES};
+use crate::http1::{Arrived, Fault, Frames, Link, PIECE_BYTES};
 use crate::local::LocalLink;
 use crate::receive::ReadEnd;
 use crate::transport::Gone;
@@ -127,6 +127,7 @@ impl Source {
                 let frames = &mut *frames.borrow_mut();
                 Poll::Ready(match ready!(link.poll_frame(context, frames)) {
                     Err(Gone) => Some(Err(ReadEnd::PeerGone)),
+                    Ok(Err(Fault::Flood)) => Some(Err(ReadEnd::Broken(CloseReason::Flood))),
                     Ok(Err(fault)) => Some(Err(ReadEnd::Broken(CloseReason::Protocol(fault.to_string())))),
                     Ok(Ok(Some(Arrived::Close))) => None,
                     Ok(Ok(Some(Arrived::Message(message)))) => {

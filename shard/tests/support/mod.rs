@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 use gateway_core::admission::Admission;
 use gateway_core::ids::ShardId;
 use gateway_core::limits::Limits;
-use gateway_core::mail::{Post, mailbox};
+use gateway_core::mail::{Inbox, Post, mailbox};
 use gateway_core::seam::ToShard;
 use gateway_core::time::Moment;
+use gateway_core::tunnel::ToTunnels;
 use gateway_shard::local::{LocalPeer, Visitors, visitors};
 use gateway_shard::tls::TlsMaterial;
 use gateway_shard::{
@@ -41,6 +42,8 @@ pub struct Gateway {
     pub pki: Pki,
     pub writer: Writer,
     pub relays: Relays,
+    /// What the tunnels' room is told.
+    pub tunnels: Inbox<ToTunnels>,
     pub admission: Arc<Admission>,
     pub counters: Vec<Arc<ShardCounters>>,
     pub posts: Vec<Post<ToShard>>,
@@ -73,7 +76,7 @@ impl Gateway {
         let (writer_posts, writer_inbox) =
             mailbox(limits.to_writer_messages, limits.to_writer_bytes, usize::from(count));
         let (mut relay_posts, relay_inbox) = mailbox(4, 1 << 20, usize::from(count));
-        let (mut tunnel_posts, _) = mailbox(4, 1 << 20, usize::from(count));
+        let (mut tunnel_posts, tunnels) = mailbox(4, 1 << 20, usize::from(count));
         let roots = [&pki.roots, more_roots].concat();
         let tls = TlsMaterial::new(&pki.server_chain, &pki.server_key, &roots, leeway).unwrap();
         let tls = Arc::new(tls);
@@ -122,6 +125,7 @@ impl Gateway {
             pki,
             writer: Writer::start(writer_inbox, writers_posts),
             relays: Relays::new(relay_inbox, relays_posts),
+            tunnels,
             admission,
             counters,
             posts,
