@@ -59,7 +59,7 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// slow nodes, hold up no other.
 const LEAST_WINDOW_BYTES: u32 = 64 << 10;
 /// Descriptors that connections may take, those of strangers among them.
-pub const MAX_DESCRIPTORS: usize = MAX_CONNECTIONS + MAX_HANDSHAKES + MAX_AWAY;
+pub const MAX_DESCRIPTORS: usize = MAX_CONNECTIONS + handshakes::MAX_HANDSHAKES + MAX_AWAY;
 /// The largest DATA frame: the data of a tunnel comes in few large ones, yet each is memory that another thread gives
 /// back, which the allocator does not soon find again where it is larger.
 const FRAME_BYTES: u32 = 32 << 10;
