@@ -3,10 +3,14 @@
 //! Owns how a connection is made; who keeps it, and what goes over it, is the caller's.
 //!
 //! 1. Both sides prove themselves, TLS 1.3, ALPN `h2`; what the files hold now is used.
-//! 2. A task of its own drives the connection, until both sides have let go of it.
+//! 2. A task of its own drives the connection, until both sides have let go of it; how it ended is kept, since a request that
+//!    comes later hears no more than that the connection is gone.
 //! 3. Where it is `Pinged`, a peer that is gone without a word is found within `PING_EVERY + PING_ANSWERED_WITHIN`, and all that
 //!    is open on the connection ends. gRPC services count pings as abuse, so theirs are not.
 
+use std::fmt::Display;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,12 +39,29 @@ pub(crate) enum Pinged {
     No,
 }
 
-/// A connection that takes requests; the error says where it failed.
+/// A connection that takes requests.
+pub(crate) struct Dialled {
+    pub(crate) requests: SendRequest<Bytes>,
+    pub(crate) end: End,
+}
+
+/// How a connection ended, once it has failed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct End(Arc<OnceLock<String>>);
+
+impl End {
+    /// Why a request failed with `error`: how its connection ended, such as with a certificate that was refused.
+    pub(crate) fn why(&self, error: impl Display) -> String {
+        self.0.get().cloned().unwrap_or_else(|| error.to_string())
+    }
+}
+
+/// Dials; the error says where it failed.
 pub(crate) async fn dial(
     address: &UpstreamAddress,
     files: &UpstreamFiles,
     pinged: Pinged,
-) -> Result<SendRequest<Bytes>, String> {
+) -> Result<Dialled, String> {
     let config = files.client_config().map_err(|error| error.to_string())?;
     let tcp = TcpStream::connect((address.host(), address.port()))
         .await
@@ -63,14 +84,20 @@ pub(crate) async fn dial(
         .await
         .map_err(|error| format!("starting HTTP/2: {error}"))?;
     let pings = connection.ping_pong().filter(|_| pinged == Pinged::Yes);
+    let end = End::default();
+    let ended = end.clone();
     tokio::spawn(async move {
-        // How it ended is found by the next call.
+        let mut connection = pin!(connection);
         tokio::select! {
-            _ = connection => {}
+            // Kept before the connection goes, of which requests hear.
+            outcome = &mut connection => if let Err(error) = outcome {
+                let _ = ended.0.set(error.to_string());
+            },
             () = silent(pings, PING_EVERY, PING_ANSWERED_WITHIN) => {}
         }
     });
-    requests.ready().await.map_err(|error| format!("starting HTTP/2: {error}"))
+    let requests = requests.ready().await.map_err(|error| format!("starting HTTP/2: {}", end.why(error)))?;
+    Ok(Dialled { requests, end })
 }
 
 /// Resolves when a ping is not answered.
@@ -88,6 +115,20 @@ async fn silent(pings: Option<PingPong>, every: Duration, answered_within: Durat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_that_comes_late_hears_how_its_connection_ended() {
+        let end = End::default();
+        assert_eq!(
+            end.why("stream closed because of a broken pipe"),
+            "stream closed because of a broken pipe"
+        );
+        end.0.set("received fatal alert: UnsupportedCertificate".to_owned()).unwrap();
+        assert_eq!(
+            end.why("stream closed because of a broken pipe"),
+            "received fatal alert: UnsupportedCertificate"
+        );
+    }
 
     #[tokio::test]
     async fn a_peer_that_answers_no_ping_is_found_and_one_that_does_is_kept() {

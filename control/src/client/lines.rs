@@ -13,7 +13,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use tokio::sync::Mutex;
 
-use crate::dial::{Pinged, dial};
+use crate::dial::{Dialled, End, Pinged, dial};
 use crate::relay::{UpstreamAddress, UpstreamFiles};
 
 /// A gateway takes 256.
@@ -28,6 +28,7 @@ pub(super) struct Lines {
 
 struct Known {
     requests: SendRequest<Bytes>,
+    end: End,
     load: Arc<Load>,
 }
 
@@ -40,6 +41,7 @@ struct Load {
 /// A request's share in a connection, as long as it is held.
 pub(super) struct Line {
     pub(super) requests: SendRequest<Bytes>,
+    end: End,
     load: Arc<Load>,
 }
 
@@ -52,7 +54,12 @@ impl std::fmt::Debug for Line {
 impl Line {
     fn of(known: &Known) -> Self {
         known.load.open.fetch_add(1, Relaxed);
-        Self { requests: known.requests.clone(), load: Arc::clone(&known.load) }
+        Self { requests: known.requests.clone(), end: known.end.clone(), load: Arc::clone(&known.load) }
+    }
+
+    /// Why a request over it failed.
+    pub(super) fn why(&self, error: impl std::fmt::Display) -> String {
+        self.end.why(error)
     }
 
     /// The connection is handed out no more.
@@ -83,8 +90,8 @@ impl Lines {
             }
             known.load.is_renounced.store(true, Relaxed);
         }
-        let requests = Box::pin(dial(&self.address, &self.files, Pinged::Yes)).await?;
-        let dialled = Known { requests, load: Arc::default() };
+        let Dialled { requests, end } = Box::pin(dial(&self.address, &self.files, Pinged::Yes)).await?;
+        let dialled = Known { requests, end, load: Arc::default() };
         let line = Line::of(&dialled);
         known.push(dialled);
         Ok(line)

@@ -157,10 +157,10 @@ impl GatewayClient {
         *used = None;
         let line = used.insert(self.lines.line().await?);
         let answer = self.exchange_over(line, method, path, body).await;
-        if answer.is_err() {
+        answer.map_err(|error| {
             line.renounce();
-        }
-        answer
+            line.why(error)
+        })
     }
 
     async fn exchange_over(

@@ -96,14 +96,14 @@ impl GatewayClient {
     }
 
     async fn opened(&self, open: &TunnelOpen, line: &Arc<Line>) -> Result<Tunnel, CallError> {
-        let failed = |error: h2::Error| self.unreachable(error.to_string());
+        let failed = |error: h2::Error| self.unreachable(line.why(error));
         let mut request = self.request(http::Method::POST, "/v1/tunnels")?;
         request
             .headers_mut()
             .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/grpc+proto"));
         let (response, body) = line.requests.clone().send_request(request, false).map_err(failed)?;
         let mut sender = TunnelSender { body, _line: Arc::clone(line) };
-        sender.send(framing::encode(open)).await.map_err(|TunnelCut(why)| self.unreachable(why))?;
+        sender.send(framing::encode(open)).await.map_err(|TunnelCut(why)| self.unreachable(line.why(why)))?;
         let response = response.await.map_err(failed)?;
         if !response.status().is_success() {
             return Err(self.refusal(response).await);

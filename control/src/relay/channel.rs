@@ -224,8 +224,8 @@ impl Channel {
         }
         let dialled =
             tokio::time::timeout(DIAL_TIMEOUT, Box::pin(dial(&self.address, &self.files, Pinged::No))).await;
-        let requests =
-            dialled.unwrap_or_else(|_| Err("dialling took too long".to_owned())).map_err(Failure::NotSent)?;
+        let dialled = dialled.unwrap_or_else(|_| Err("dialling took too long".to_owned()));
+        let requests = dialled.map_err(Failure::NotSent)?.requests;
         *held = Some(requests.clone());
         Ok(requests)
     }
