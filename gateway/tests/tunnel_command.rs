@@ -232,6 +232,10 @@ async fn without_a_terminal_it_is_a_pipe_and_what_fails_is_255() {
         assert_eq!(ended.status.code(), Some(255), "{told}");
         assert!(told.contains(&format!("exit status {code} is out of 0 to 255")), "{told}");
     }
+    let none = run(&line(stage.authority.mint().mint(node.name())), &["--kind", "ends"], b"").await;
+    let told = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert_eq!(none.status.code(), Some(255), "a script takes 0 for success: {told}");
+    assert!(told.contains("without an exit status"), "{told}");
     let data: Vec<u8> = (0..400_000u32).map(|n| (n % 251) as u8).collect();
     let echo = run(&line(stage.authority.mint().mint(node.name())), &["--kind", "echo"], &data).await;
     assert!(echo.status.success() && echo.stdout == data, "{} bytes came back", echo.stdout.len());

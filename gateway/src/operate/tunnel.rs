@@ -93,7 +93,7 @@ pub(super) async fn run(arguments: &TunnelArgs) -> Result<ExitCode, GatewayError
                 "the node's exit status {code} is out of 0 to 255 (128 and the signal where one has ended the program)"
             )),
         },
-        Ok(Outcome { exit: None, code: 0, .. }) => ExitCode::SUCCESS,
+        Ok(Outcome { exit: None, code: 0, .. }) => told("the node ended the tunnel without an exit status"),
         Ok(Outcome { message, .. }) => told(&format!("the tunnel was closed: {message}")),
         Err(TunnelCut(why)) => told(&format!("the tunnel was cut: {why}")),
     })

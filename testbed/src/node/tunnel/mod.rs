@@ -123,7 +123,9 @@ async fn run(target: Target, open: OpenTunnel) -> Result<(End, u64), End> {
             }
             Turn::Exited(code) => {
                 send(&mut call, Frame::HalfClose(TunnelHalfClose {}));
-                send(&mut call, Frame::Exit(TunnelExit { code, message: String::new() }));
+                if let Some(code) = code {
+                    send(&mut call, Frame::Exit(TunnelExit { code, message: String::new() }));
+                }
                 call.half_close();
                 is_over = true;
             }
@@ -134,7 +136,7 @@ async fn run(target: Target, open: OpenTunnel) -> Result<(End, u64), End> {
 enum Turn {
     Arrived(Arrival),
     /// The program has said all.
-    Exited(i32),
+    Exited(Option<i32>),
 }
 
 fn poll_turn(call: &mut Call, program: &mut Program, is_over: bool, cx: &mut Context<'_>) -> Poll<Turn> {

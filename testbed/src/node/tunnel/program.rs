@@ -20,8 +20,8 @@ const PIECE_BYTES: usize = (16 << 10) - 128;
 #[derive(Debug)]
 pub(super) enum Output {
     Data(Bytes),
-    /// The last of it.
-    Exit(i32),
+    /// The last of it, with its status where it has one.
+    Exit(Option<i32>),
 }
 
 pub(super) enum Program {
@@ -38,8 +38,8 @@ pub(super) enum Program {
         left: u64,
     },
     Stall,
-    /// Ends with any status at all, as a node may that has no shell's.
-    Ends(i32),
+    /// Ends with any status at all, or with none, as a node may that has no shell's.
+    Ends(Option<i32>),
     Over,
 }
 
@@ -54,7 +54,7 @@ impl Program {
                 Self::Source { piece: Bytes::from(vec![b'x'; PIECE_BYTES]), left }
             }
             "stall" => Self::Stall,
-            "ends" => Self::Ends(parameters.get("code").and_then(|code| code.parse().ok()).unwrap_or(0)),
+            "ends" => Self::Ends(parameters.get("code").and_then(|code| code.parse().ok())),
             other => return Err(format!("this node knows no tunnel of the kind {other:?}")),
         })
     }
@@ -99,10 +99,10 @@ impl Program {
             },
             Self::Echo { waiting, input_over } => match waiting.pop_front() {
                 Some(data) => Output::Data(data),
-                None if *input_over => Output::Exit(0),
+                None if *input_over => Output::Exit(Some(0)),
                 None => return Poll::Pending,
             },
-            Self::Sink { input_over: true } | Self::Source { left: 0, .. } => Output::Exit(0),
+            Self::Sink { input_over: true } | Self::Source { left: 0, .. } => Output::Exit(Some(0)),
             Self::Ends(code) => Output::Exit(*code),
             Self::Source { piece, left } => {
                 let bytes = usize::try_from(*left).unwrap_or(usize::MAX).min(piece.len());

@@ -90,7 +90,7 @@ impl Shell {
                 Poll::Ready(_) => self.hung_up = true,
             }
         }
-        self.waiting.as_mut().poll(cx).map(|status| Output::Exit(status.map_or(255, code)))
+        self.waiting.as_mut().poll(cx).map(|status| Output::Exit(Some(status.map_or(255, code))))
     }
 }
 
