@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::relay::{UpstreamAddress, UpstreamFiles};
-use crate::socket::buffered;
+use crate::socket::{Heard, buffered};
 
 /// What a peer may send of one answer before it is taken, and of all together: answers that wait, such as tunnels
 /// whose caller is slow, hold up no other.
@@ -80,7 +80,7 @@ pub(crate) async fn dial(
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES)
         .max_header_list_size(16 << 10)
-        .handshake(tls)
+        .handshake(Heard::new(tls))
         .await
         .map_err(|error| format!("starting HTTP/2: {error}"))?;
     let pings = connection.ping_pong().filter(|_| pinged == Pinged::Yes);
