@@ -123,9 +123,14 @@ mod tests {
     impl AsyncRead for Closed {
         fn poll_read(
             mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
+            cx: &mut Context<'_>,
             _: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
+            if !self.1 {
+                self.1 = true;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             Poll::Ready(self.0.take().map_or(Ok(()), Err))
         }
     }
