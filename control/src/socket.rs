@@ -29,23 +29,29 @@ pub(crate) struct Heard<S> {
     failed: Option<io::Error>,
 }
 
-impl<S: AsyncRead + Unpin> Heard<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Heard<S> {
     pub(crate) const fn new(stream: S) -> Self {
         Self { stream, failed: None }
     }
 
-    /// Of what a write gave: an error is why the peer has closed, where it said so. That may have to be waited for, never
-    /// for long: of a connection that is over all has arrived.
-    fn poll_heard<T>(&mut self, cx: &mut Context<'_>, written: io::Result<T>) -> Poll<io::Result<T>> {
-        match written {
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
-            {
-                self.failed = Some(error);
-                self.poll_last_word(cx).map(Err)
+    /// Writes by `write`, whose error is why the peer has closed, where it said so. That may have to be waited for, never for
+    /// long: of a connection that is over all has arrived.
+    fn poll_heard<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if self.failed.is_none() {
+            match ready!(write(Pin::new(&mut self.stream), cx)) {
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+                {
+                    self.failed = Some(error);
+                }
+                other => return Poll::Ready(other),
             }
-            other => Poll::Ready(other),
         }
+        self.poll_last_word(cx).map(Err)
     }
 
     fn poll_last_word(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
@@ -75,19 +81,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Heard<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.failed.is_some() {
-            return self.poll_last_word(cx).map(Err);
-        }
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
-        self.poll_heard(cx, written)
+        self.poll_heard(cx, |stream, cx| stream.poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.failed.is_some() {
-            return self.poll_last_word(cx).map(Err);
-        }
-        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
-        self.poll_heard(cx, flushed)
+        self.poll_heard(cx, S::poll_flush)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -99,11 +97,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Heard<S> {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.failed.is_some() {
-            return self.poll_last_word(cx).map(Err);
-        }
-        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, parts));
-        self.poll_heard(cx, written)
+        self.poll_heard(cx, |stream, cx| stream.poll_write_vectored(cx, parts))
     }
 
     fn is_write_vectored(&self) -> bool {

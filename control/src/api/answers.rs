@@ -24,7 +24,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::refusal::{Refusal, RefusalWord};
-use super::{ApiState, Caller, streams};
+use super::{Caller, streams};
 
 const FREE_BYTES: usize = 4 << 10;
 const BUDGET_BYTES: usize = 16 << 20;
@@ -45,10 +45,9 @@ impl Default for Answers {
 }
 
 /// The answer as it may wait.
-pub(crate) async fn bounded(State(state): State<ApiState>, request: Request, next: Next) -> Response {
+pub(crate) async fn bounded(State(answers): State<Arc<Answers>>, request: Request, next: Next) -> Response {
     let of_name = request.extensions().get::<Caller>().map(|caller| Arc::clone(&caller.share.answers));
-    let answer = next.run(request).await;
-    let answer = state.answers.held(answer, of_name).await;
+    let answer = answers.held(next.run(request).await, of_name).await;
     streams::answered();
     answer
 }

@@ -78,9 +78,8 @@ pub(crate) async fn serve(
     let ApiConfig { tls, clients, drain_within, ping_every, desk, to_shards, started, .. } = config;
     let shards = Arc::new(Shards::new(to_shards, started));
     let window_bytes = tunnels.as_ref().map_or(0, TunnelDoor::window_bytes).max(LEAST_WINDOW_BYTES);
-    let (bodies, answers) = (Arc::default(), Arc::default());
-    let opens = Arc::new(Semaphore::new(tunnels::MAX_UNSAID));
-    let router = router(ApiState { status, desk, drain_within, shards, bodies, answers, opens, tunnels });
+    let (bodies, opens) = (Arc::default(), Arc::new(Semaphore::new(tunnels::MAX_UNSAID)));
+    let router = router(ApiState { status, desk, drain_within, shards, bodies, opens, tunnels });
     let wire = Wire { window_bytes, ping_every };
     let mut hall = Hall { tls, clients, router, wire, open: Vec::new(), away: Strangers::new(MAX_AWAY) };
     let (mut handshakes, mut waits) = (Handshakes::new(handshakes::PATIENCE), None);
@@ -277,14 +276,13 @@ fn builder(streams: Streams, Wire { window_bytes, ping_every }: Wire) -> http2::
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use axum::extract::State;
-    use axum::middleware::{self, Next};
-    use axum::response::Response;
+    use axum::middleware;
     use axum::routing::{get, post};
     use bytes::Bytes;
     use gateway_core::tunnel::TunnelClose;
     use h2::client::SendRequest;
     use http::Request;
+    use tokio::io::DuplexStream;
     use tokio::task::JoinHandle;
 
     use super::super::answers::Answers;
@@ -294,11 +292,36 @@ mod tests {
 
     const QUIET: Duration = Duration::from_millis(500);
     const SOON: Duration = Duration::from_secs(20);
+    /// HTTP/2's own.
+    const WINDOW_BYTES: u32 = (64 << 10) - 1;
+
+    /// Calls have all the time that they need.
+    const LONG: Patience = Patience { call: SOON, taken: SOON };
+
+    /// A client's end of a connection with these calls, which is over when nothing is open for `idle_for`.
+    fn served(router: Router, patience: Patience, ping_every: Duration, idle_for: Duration) -> DuplexStream {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        tokio::spawn(async move {
+            let streams = Streams::new(patience);
+            let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every };
+            keep(far, router, wire, &streams, streams.none_for(idle_for)).await;
+        });
+        near
+    }
+
+    /// The client at it, which takes so much before it is read; the task ends with the connection.
+    async fn client(near: DuplexStream, window_bytes: u32) -> (SendRequest<Bytes>, JoinHandle<()>) {
+        let mut builder = h2::client::Builder::new();
+        let (requests, connection) = builder.initial_window_size(window_bytes).handshake(near).await.unwrap();
+        let ended = tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        (requests.ready().await.unwrap(), ended)
+    }
 
     /// A client of a connection that is over when nothing is open for `QUIET`, and whose calls may take half of that;
     /// the task ends with it.
     async fn connected() -> (SendRequest<Bytes>, JoinHandle<()>) {
-        let (near, far) = tokio::io::duplex(64 << 10);
         let tunnel = || async {
             let _ = streams::of_tunnel();
             std::future::pending::<&'static str>().await
@@ -307,16 +330,8 @@ mod tests {
             .route("/call", get(|| async { "done" }))
             .route("/slow", get(std::future::pending::<&'static str>))
             .route("/tunnel", get(tunnel));
-        tokio::spawn(async move {
-            let streams = Streams::new(Patience { call: QUIET / 2, taken: QUIET / 2 });
-            let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
-            keep(far, router, wire, &streams, streams.none_for(QUIET)).await;
-        });
-        let (requests, connection) = h2::client::handshake(near).await.unwrap();
-        let ended = tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        (requests.ready().await.unwrap(), ended)
+        let patience = Patience { call: QUIET / 2, taken: QUIET / 2 };
+        client(served(router, patience, SOON, QUIET), WINDOW_BYTES).await
     }
 
     fn request(path: &str) -> Request<()> {
@@ -344,16 +359,7 @@ mod tests {
     }
 
     fn of_long_answers(answers: &Arc<Answers>, bytes: usize) -> Router {
-        async fn bounded(
-            State(answers): State<Arc<Answers>>,
-            request: Request<Body>,
-            next: Next,
-        ) -> Response {
-            let answer = answers.held(next.run(request).await, None).await;
-            streams::answered();
-            answer
-        }
-        let bounded = middleware::from_fn_with_state(Arc::clone(answers), bounded);
+        let bounded = middleware::from_fn_with_state(Arc::clone(answers), answers::bounded);
         Router::new().route("/long", get(async move || "x".repeat(bytes))).layer(bounded)
     }
 
@@ -361,20 +367,9 @@ mod tests {
     async fn an_answer_that_nobody_takes_is_let_go_of_and_its_room_comes_back() {
         let answers = Arc::<Answers>::default();
         for window_bytes in [0, 1, 20_000] {
-            let (near, far) = tokio::io::duplex(64 << 10);
-            let router = of_long_answers(&answers, 32 << 10);
-            tokio::spawn(async move {
-                let streams = Streams::new(Patience { call: SOON, taken: QUIET });
-                let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
-                keep(far, router, wire, &streams, streams.none_for(SOON)).await;
-            });
-            let (requests, connection) = h2::client::Builder::new()
-                .initial_window_size(window_bytes)
-                .handshake::<_, Bytes>(near)
-                .await
-                .unwrap();
-            tokio::spawn(connection);
-            let mut requests = requests.ready().await.unwrap();
+            let patience = Patience { taken: QUIET, ..LONG };
+            let near = served(of_long_answers(&answers, 32 << 10), patience, SOON, SOON);
+            let (mut requests, _) = client(near, window_bytes).await;
             let (response, _) = requests.send_request(request("/long"), true).unwrap();
             let mut unread = response.await.unwrap().into_body();
             assert!(answers.taken_bytes() > 0);
@@ -389,17 +384,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_answer_comes_whole() {
-        let (near, far) = tokio::io::duplex(64 << 10);
         let answers = Arc::<Answers>::default();
-        let router = of_long_answers(&answers, 300_000);
-        tokio::spawn(async move {
-            let streams = Streams::new(Patience { call: SOON, taken: SOON });
-            let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
-            keep(far, router, wire, &streams, streams.none_for(SOON)).await;
-        });
-        let (requests, connection) = h2::client::handshake(near).await.unwrap();
-        tokio::spawn(connection);
-        let mut requests = requests.ready().await.unwrap();
+        let near = served(of_long_answers(&answers, 300_000), LONG, SOON, SOON);
+        let (mut requests, _) = client(near, WINDOW_BYTES).await;
         let (response, _) = requests.send_request(request("/long"), true).unwrap();
         let response = response.await.unwrap();
         assert_eq!(response.headers()["content-length"], "300000");
@@ -422,16 +409,9 @@ mod tests {
         for (router, path, status) in
             [(turned_away(refusal()), "/call", 403), (calls(), "/call", 405), (calls(), "/none", 404)]
         {
-            let (near, far) = tokio::io::duplex(64 << 10);
-            tokio::spawn(async move {
-                let streams = Streams::new(Patience { call: SOON, taken: SOON });
-                let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: SOON };
-                keep(far, router, wire, &streams, streams.none_for(SOON)).await;
-            });
-            let (requests, connection) = h2::client::handshake(near).await.unwrap();
-            tokio::spawn(connection);
+            let (mut requests, _) = client(served(router, LONG, SOON, SOON), WINDOW_BYTES).await;
             let call = Request::post(format!("http://api{path}")).body(()).unwrap();
-            let (response, mut body) = requests.ready().await.unwrap().send_request(call, false).unwrap();
+            let (response, mut body) = requests.send_request(call, false).unwrap();
             let mut response = pin!(response);
             tokio::time::timeout(QUIET, response.as_mut()).await.expect_err("its body is on its way");
             body.send_data(Bytes::from_static(b"{}"), true).unwrap();
@@ -445,7 +425,6 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_answers_no_ping_is_cut_and_what_it_was_saying_is_not_taken_for_the_whole() {
-        let (near, far) = tokio::io::duplex(64 << 10);
         let (began, mut begun) = mpsc::unbounded_channel();
         let (ends, mut ended) = mpsc::unbounded_channel();
         let read = move |request: Request<Body>| async move {
@@ -455,11 +434,7 @@ mod tests {
             std::future::pending::<&'static str>().await
         };
         let router = Router::new().route("/read", post(read));
-        tokio::spawn(async move {
-            let wire = Wire { window_bytes: LEAST_WINDOW_BYTES, ping_every: QUIET };
-            let streams = Streams::new(Patience { call: SOON, taken: SOON });
-            keep(far, router, wire, &streams, streams.none_for(SOON)).await;
-        });
+        let near = served(router, LONG, QUIET, SOON);
         let (requests, mut connection) = h2::client::handshake(near).await.unwrap();
         let mut requests = requests.ready().await.unwrap();
         let call = Request::post("http://api/read").body(()).unwrap();

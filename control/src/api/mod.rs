@@ -80,7 +80,6 @@ pub(crate) struct ApiState {
     pub(crate) drain_within: Duration,
     pub(crate) shards: Arc<Shards>,
     pub(crate) bodies: Arc<Bodies>,
-    pub(crate) answers: Arc<Answers>,
     /// For callers who have not said yet which tunnel they want.
     pub(crate) opens: Arc<Semaphore>,
     /// `None` where no tunnels are offered.
@@ -131,7 +130,7 @@ pub(crate) fn router(state: ApiState) -> Router {
         .route("/v1/sessions/{*node}", get(calls::session))
         .method_not_allowed_fallback(calls::wrong_method)
         .fallback(calls::unknown)
-        .layer(middleware::from_fn_with_state(state.clone(), answers::bounded))
+        .layer(middleware::from_fn_with_state(Arc::<Answers>::default(), answers::bounded))
         .with_state(state)
 }
 
