@@ -24,12 +24,12 @@ pub(crate) fn run(arguments: &TableArguments) -> anyhow::Result<bool> {
     let reports = read_all(&arguments.folder)?;
     let rows: Vec<Judged> = GATES.iter().map(|gate| Judged::of(gate, &reports)).collect();
     print(&format!(
-        "  {:<46}{:<14}{:<14}{:<60}{}",
+        "  {:<62}{:<14}{:<14}{:<60} {}",
         "gate", "contract", "goal", "measured", "to the yardstick"
     ));
     for row in &rows {
         print(&format!(
-            "  {:<46}{:<14}{:<14}{:<60}{}",
+            "  {:<62}{:<14}{:<14}{:<60} {}",
             row.gate.name,
             row.contract.word(),
             row.goal.word(),

@@ -16,6 +16,7 @@ use gateway_testbed::cluster::Cluster;
 use gateway_testbed::database::{register_certificates, register_nodes};
 use gateway_testbed::ledger::{LedgerReport, LedgerScope, check_ledger};
 use gateway_testbed::node::{Behaviour, Execution, Node, NodeOptions, Target, TunnelTaker};
+use gateway_testbed::pki::Identity;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::arguments::{DemoArguments, GatewayArguments};
@@ -286,11 +287,7 @@ fn summarize(stage: &Stage) {
 async fn invite(world: &World) -> anyhow::Result<()> {
     let folder = world.dir().join(OWN_NODE);
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    let node_id = world.pki().node_id(OWN_NODE);
-    let identity = world.pki().node(OWN_NODE)?;
-    let (mut connection, node_ids) = (world.connect().await?, std::slice::from_ref(&node_id));
-    register_nodes(&mut connection, node_ids).await?;
-    register_certificates(&mut connection, node_ids, std::slice::from_ref(&identity.serial)).await?;
+    let (node_id, identity) = registered(world, OWN_NODE).await?;
     let (certificate, key) = identity.write(&folder, "node")?;
     let server_ca = world.dir().join("tls/server-ca.crt");
     print("");
@@ -363,13 +360,19 @@ fn invite_by_token(world: &World, server_ca: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A simulated node that gives a shell of this machine, to this account alone: the ticket's file is closed to others.
-async fn invite_to_a_shell(world: &World) -> anyhow::Result<Option<Node>> {
-    let (Some(authority), Some(member)) = (world.authority(), world.first_member()) else { return Ok(None) };
-    let (identity, node_id) = (world.pki().node(SHELL_NODE)?, world.pki().node_id(SHELL_NODE));
+/// A node beside the fleet, with a certificate that is recorded.
+async fn registered(world: &World, name: &str) -> anyhow::Result<(String, Identity)> {
+    let (node_id, identity) = (world.pki().node_id(name), world.pki().node(name)?);
     let (mut connection, node_ids) = (world.connect().await?, std::slice::from_ref(&node_id));
     register_nodes(&mut connection, node_ids).await?;
     register_certificates(&mut connection, node_ids, std::slice::from_ref(&identity.serial)).await?;
+    Ok((node_id, identity))
+}
+
+/// A simulated node that gives a shell of this machine, to this account alone: the ticket's file is closed to others.
+async fn invite_to_a_shell(world: &World) -> anyhow::Result<Option<Node>> {
+    let (Some(authority), Some(member)) = (world.authority(), world.first_member()) else { return Ok(None) };
+    let (node_id, identity) = registered(world, SHELL_NODE).await?;
     let target = Target::new(world.address(), world.pki().client_config(Some(&identity))?);
     let tunnels = Some(TunnelTaker::of(authority.mint()));
     let node = Node::start(NodeOptions { tunnels, ..NodeOptions::new(&node_id, target) });

@@ -20,7 +20,7 @@ use super::ground::{Ground, Judged};
 use super::verdict::drain;
 use crate::arguments::{Axis, GrowthArguments, GrowthPlan, LoadPlan};
 use crate::fleet::FleetPlan;
-use crate::flood::{Flood, FloodPlan, Pace};
+use crate::flood::{Flood, FloodPlan, PAYLOAD_BYTES, Pace};
 use crate::latency::Latencies;
 use crate::progress::{Step, say};
 use crate::report::{GrowthPoint, GrowthShare, Report};
@@ -29,7 +29,7 @@ use crate::statistics::buffers;
 use crate::world::{World, WorldPlan};
 
 const TABLE_RATE: f64 = 50.0;
-const PAYLOAD: &[u8] = &[b'x'; 128];
+const PAYLOAD: &[u8] = &[b'x'; PAYLOAD_BYTES];
 /// Sessions that were just opened are not at rest yet.
 const REST: Duration = Duration::from_secs(2);
 /// Less of what was asked for is saturation.

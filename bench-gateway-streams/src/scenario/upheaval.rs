@@ -16,6 +16,7 @@ use super::verdict::{commands, drain, judgement, ledger, verdict};
 use crate::arguments::LoadPlan;
 use crate::enqueuer::{EnqueuePlan, Enqueuer};
 use crate::fleet::{Fleet, FleetPlan, usage_of};
+use crate::flood::PAYLOAD_BYTES;
 use crate::gate::GateBounds;
 use crate::host;
 use crate::progress::Step;
@@ -27,7 +28,6 @@ use crate::world::World;
 
 // The nodes tell themselves when they came back, so that how often one looks changes no figure; a look goes through all.
 const TICK: Duration = Duration::from_millis(250);
-const PAYLOAD_BYTES: usize = 128;
 
 /// A fleet that is at work.
 pub(super) struct AtWork {

@@ -78,6 +78,21 @@ pub(super) struct GateRow {
     pub(super) ratios: &'static [(&'static str, &'static str)],
 }
 
+/// What an operation costs as an axis grows: it stays, or rises linearly at most.
+const fn growth(name: &'static str, contract: &'static [Limit], figures: &'static [Figure]) -> GateRow {
+    GateRow {
+        name,
+        contract_words: "slope ≤ 0.05",
+        contract,
+        goal_words: "–",
+        goal: &[],
+        figures,
+        ratios: &[],
+    }
+}
+
+const SLOPE: &str = "/growth/slope";
+const MOST_SLOPE: f64 = 0.05;
 const MIB: f64 = 1_048_576.0;
 
 pub(super) const GATES: [GateRow; 17] = [
@@ -260,40 +275,24 @@ pub(super) const GATES: [GateRow; 17] = [
         figures: &[shown("multi-10000", "/multi/rehome_ms/p99", "p99", Unit::Milliseconds)],
         ratios: &[],
     },
-    GateRow {
-        name: "1,000 to 15,000 sessions: CPU of a heartbeat",
-        contract_words: "slope ≤ 0.05",
-        contract: &[at_most("growth-sessions", "/growth/slope", 0.05)],
-        goal_words: "–",
-        goal: &[],
-        figures: &[shown("growth-sessions", "/growth/slope", "slope", Unit::Slope)],
-        ratios: &[],
-    },
-    GateRow {
-        name: "10 to 10,000 commands/s: CPU of a command",
-        contract_words: "slope ≤ 0.05",
-        contract: &[at_most("growth-rate", "/growth/slope", 0.05)],
-        goal_words: "–",
-        goal: &[],
-        figures: &[shown("growth-rate", "/growth/slope", "slope", Unit::Slope)],
-        ratios: &[],
-    },
-    GateRow {
-        name: "1 to 5,000 nodes with a backlog: CPU of a command",
-        contract_words: "slope ≤ 0.05",
-        contract: &[at_most("growth-backlog", "/growth/slope", 0.05)],
-        goal_words: "–",
-        goal: &[],
-        figures: &[shown("growth-backlog", "/growth/slope", "slope", Unit::Slope)],
-        ratios: &[],
-    },
-    GateRow {
-        name: "10,000 to 10,000,000 finished commands: buffers of a command",
-        contract_words: "slope ≤ 0.05",
-        contract: &[at_most("growth-table", "/growth/slope", 0.05)],
-        goal_words: "–",
-        goal: &[],
-        figures: &[shown("growth-table", "/growth/slope", "slope", Unit::Slope)],
-        ratios: &[],
-    },
+    growth(
+        "1,000 to 15,000 sessions: CPU of a heartbeat",
+        &[at_most("growth-sessions", SLOPE, MOST_SLOPE)],
+        &[shown("growth-sessions", SLOPE, "slope", Unit::Slope)],
+    ),
+    growth(
+        "10 to 10,000 commands/s: CPU of a command",
+        &[at_most("growth-rate", SLOPE, MOST_SLOPE)],
+        &[shown("growth-rate", SLOPE, "slope", Unit::Slope)],
+    ),
+    growth(
+        "1 to 5,000 nodes with a backlog: CPU of a command",
+        &[at_most("growth-backlog", SLOPE, MOST_SLOPE)],
+        &[shown("growth-backlog", SLOPE, "slope", Unit::Slope)],
+    ),
+    growth(
+        "10,000 to 10,000,000 finished commands: buffers of a command",
+        &[at_most("growth-table", SLOPE, MOST_SLOPE)],
+        &[shown("growth-table", SLOPE, "slope", Unit::Slope)],
+    ),
 ];
