@@ -8,14 +8,11 @@ mod support;
 
 use std::net::SocketAddr;
 
-use gateway_proto::path;
-use gateway_proto::v1::{Hello, Lane, gateway_frame, node_frame::Frame};
+use gateway_proto::v1::gateway_frame;
 use gateway_testbed::gateway_process::GatewayOptions;
 use gateway_testbed::node::{Node, NodeEvents, Target, Transport, TunnelTaker};
-use gateway_testbed::raw::RawCall;
-use http::HeaderMap;
 use support::tunnels::{
-    authority, client_files, client_of, data_until, node_end, over_both, say, tunnel_options,
+    authority, client_files, client_of, data_until, node_end, over_both, raw_hello, say, tunnel_options,
 };
 use support::{SOON, World, within};
 use tokio::net::{TcpListener, TcpStream};
@@ -109,14 +106,7 @@ async fn a_node_behind_a_balancer_dials_the_direct_address(transport: Transport)
     {
         let identity = pair.world.register(&format!("raw-{}", features.len())).await;
         let target = pair.world.target("g1", &identity).over(transport);
-        let mut call = RawCall::open(&target, path::SESSION, HeaderMap::new()).await.unwrap();
-        call.send(Frame::Hello(Hello {
-            protocol: 1,
-            features,
-            boot_id: "boot".to_owned(),
-            lanes: vec![Lane { name: "default".to_owned(), capacity: 1 }],
-            ..Hello::default()
-        }));
+        let mut call = raw_hello(&target, features).await;
         match call.frame(SOON).await.unwrap().unwrap().frame {
             Some(gateway_frame::Frame::Welcome(welcome)) => assert_eq!(welcome.tunnel_addresses, expected),
             other => panic!("{other:?}"),

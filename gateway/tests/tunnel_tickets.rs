@@ -13,14 +13,14 @@ use bytes::Bytes;
 use gateway_control::client::{Tunnel, TunnelOpen};
 use gateway_proto::framing::encode;
 use gateway_proto::path;
-use gateway_proto::v1::{self, gateway_frame, node_frame, tunnel_frame};
+use gateway_proto::v1::{self, tunnel_frame};
 use gateway_testbed::node::{Arrival, Target, Transport};
 use gateway_testbed::pki::Identity;
 use gateway_testbed::raw::RawCall;
 use gateway_testbed::tickets::TicketSpec;
 use http::HeaderMap;
 use prost::Message;
-use support::tunnels::{TunnelStage, client_of, data_until, say};
+use support::tunnels::{TunnelStage, client_of, data_until, offered, raw_session, say};
 use support::{SOON, within};
 
 const NOT_FOUND: u32 = 5;
@@ -34,27 +34,8 @@ struct Lookout {
 impl Lookout {
     async fn new(stage: &TunnelStage, identity: &Identity, transport: Transport) -> Self {
         let target = stage.world.target("g1", identity).over(transport);
-        let mut session = RawCall::session(&target).await.unwrap();
-        session.send(node_frame::Frame::Hello(v1::Hello {
-            protocol: 1,
-            features: vec!["tunnels".to_owned()],
-            boot_id: "boot".to_owned(),
-            lanes: vec![v1::Lane { name: "default".to_owned(), capacity: 1 }],
-            ..v1::Hello::default()
-        }));
-        assert!(session.frame(SOON).await.unwrap().is_ok(), "it is welcomed");
+        let session = raw_session(&target).await;
         Self { target, session }
-    }
-
-    /// What the node is told of the next tunnel.
-    async fn offer(&mut self) -> v1::TunnelHello {
-        loop {
-            if let Some(gateway_frame::Frame::OpenTunnel(offer)) =
-                self.session.frame(SOON).await.expect("an offer").unwrap().frame
-            {
-                return v1::TunnelHello { tunnel_id: offer.tunnel_id, ticket: offer.ticket };
-            }
-        }
     }
 
     /// A `Tunnel` stream of this node that shows id and ticket, whosever they are.
@@ -108,7 +89,7 @@ async fn stolen_or_repeated(transport: Transport) {
     let wish = stage.wish("n1", "any");
     let (client, wished) = (Arc::clone(&stage.client), wish.clone());
     let opening = tokio::spawn(async move { client.open_tunnel(&wished).await });
-    let offer = node.offer().await;
+    let offer = offered(&mut node.session).await;
     assert_eq!(offer.ticket, wish.ticket);
 
     // Before its own node has come, and after.

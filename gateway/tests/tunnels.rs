@@ -23,7 +23,9 @@ use gateway_testbed::raw::RawCall;
 use gateway_testbed::tickets::{TicketSpec, claims};
 use http::HeaderMap;
 use serde_json::json;
-use support::tunnels::{SHORT_FAREWELL, TunnelStage, data_until, node_end, over_both, rest_of, say};
+use support::tunnels::{
+    SHORT_FAREWELL, TunnelStage, data_until, node_end, offered, over_both, raw_session, rest_of, say,
+};
 use support::{SOON, World, asked_until, within};
 
 const ABORTED: u32 = 10;
@@ -368,27 +370,13 @@ async fn a_revocation_ends_the_stream_of_its_certificate_and_leaves_the_session_
     let id = stage.world.id("n1");
     let mut database = stage.world.connect().await;
     register_certificates(&mut database, from_ref(&id), from_ref(&second.serial)).await.unwrap();
-    let mut session = RawCall::session(&stage.world.target("g1", &first)).await.unwrap();
-    session.send(node_frame::Frame::Hello(v1::Hello {
-        protocol: 1,
-        features: vec!["tunnels".to_owned()],
-        boot_id: "boot".to_owned(),
-        lanes: vec![v1::Lane { name: "default".to_owned(), capacity: 1 }],
-        ..v1::Hello::default()
-    }));
-    assert!(session.frame(SOON).await.unwrap().is_ok(), "it is welcomed");
+    let mut session = raw_session(&stage.world.target("g1", &first)).await;
     let wish = stage.wish("n1", "any");
     let client = std::sync::Arc::clone(&stage.client);
     let opening = tokio::spawn(async move { client.open_tunnel(&wish).await });
-    let offer = loop {
-        match session.frame(SOON).await.unwrap().unwrap().frame {
-            Some(gateway_frame::Frame::OpenTunnel(offer)) => break offer,
-            _ => continue,
-        }
-    };
+    let hello = offered(&mut session).await;
     let target = stage.world.target("g1", &second).over(Transport::Http2);
     let mut stream = RawCall::open(&target, path::TUNNEL, HeaderMap::new()).await.unwrap();
-    let hello = v1::TunnelHello { tunnel_id: offer.tunnel_id, ticket: offer.ticket };
     stream.send_bytes(encode(&v1::TunnelFrame { frame: Some(v1::tunnel_frame::Frame::Hello(hello)) }));
     let (opened, _) = tokio::join!(opening, stream.next(Duration::from_secs(2)));
     let mut tunnel = opened.unwrap().unwrap();

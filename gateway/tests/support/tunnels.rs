@@ -10,9 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use gateway::client::{CallError, GatewayClient, InternalFiles};
 use gateway_control::client::{Said, Tunnel, TunnelOpen};
+use gateway_proto::v1::{self, gateway_frame, node_frame};
 use gateway_testbed::authority::Authority;
 use gateway_testbed::gateway_process::{GatewayOptions, GatewayProcess};
-use gateway_testbed::node::{End, Node, NodeEvent, NodeEvents, NodeOptions, Transport, TunnelTaker};
+use gateway_testbed::node::{End, Node, NodeEvent, NodeEvents, NodeOptions, Target, Transport, TunnelTaker};
+use gateway_testbed::raw::RawCall;
 
 use super::health::control_url;
 use super::{SOON, World, asked_until, transport, within};
@@ -40,6 +42,37 @@ macro_rules! over_both {
 }
 #[allow(unused_imports)]
 pub(crate) use over_both;
+
+/// A session that stands, of a node that takes tunnels by hand.
+pub async fn raw_session(target: &Target) -> RawCall {
+    let mut session = raw_hello(target, vec!["tunnels".to_owned()]).await;
+    assert!(session.frame(SOON).await.unwrap().is_ok(), "it is welcomed");
+    session
+}
+
+/// One that has said Hello, with these features.
+pub async fn raw_hello(target: &Target, features: Vec<String>) -> RawCall {
+    let mut session = RawCall::session(target).await.unwrap();
+    session.send(node_frame::Frame::Hello(v1::Hello {
+        protocol: 1,
+        features,
+        boot_id: "boot".to_owned(),
+        lanes: vec![v1::Lane { name: "default".to_owned(), capacity: 1 }],
+        ..v1::Hello::default()
+    }));
+    session
+}
+
+/// What the node is told of the next tunnel, as its stream has to show it.
+pub async fn offered(session: &mut RawCall) -> v1::TunnelHello {
+    loop {
+        if let Some(gateway_frame::Frame::OpenTunnel(offer)) =
+            session.frame(SOON).await.expect("an offer").unwrap().frame
+        {
+            return v1::TunnelHello { tunnel_id: offer.tunnel_id, ticket: offer.ticket };
+        }
+    }
+}
 
 pub struct TunnelStage {
     pub world: World,
