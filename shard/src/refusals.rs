@@ -87,8 +87,7 @@ impl Refusals {
             node,
             serial,
             untold,
-            "a node is cut, since it floods its connection: {}. What to do: mend the node's software. As many floods as \
-             `untold` says were passed over before this line",
+            "a node is cut, since it floods its connection: {}. What to do: mend the node's software",
             CloseReason::Flood
         );
     }

@@ -134,7 +134,7 @@ const ALERTS: [(&str, &str); 6] = [
     ("BadCertificate", "it can't be read as one"),
 ];
 
-pub(super) fn not_called(error: &CallError, certificate: &Path) -> String {
+fn not_called(error: &CallError, certificate: &Path) -> String {
     let told = error.to_string();
     let alert = ALERTS.iter().find(|(alert, _)| told.contains(&format!("fatal alert: {alert}")));
     match (error, alert) {

@@ -42,7 +42,7 @@ pub(super) async fn run(arguments: &RevokeArgs) -> Result<ExitCode, GatewayError
         Ok(gateway) => (gateway, true),
         Err(error) => {
             let told = error.to_string();
-            let why = told.trim_start_matches(": ").trim_end_matches('.');
+            let why = told.trim_end_matches('.');
             remark(&format!(
                 "it is revoked, and gateways find that within about a second. None was called: {why}"
             ));
